@@ -1,0 +1,34 @@
+# make demo: see it work.  make test: everything CI runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check unit bench clean
+
+demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
+	$(BIN)/fedslice demo --out demo
+
+test: check unit  ## style, types, import arrows, then all tests
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	$(BIN)/pytest -n auto
+
+bench: $(READY)  ## speed and memory, as ratios to baselines in the same run
+	$(BIN)/python benchmarks/speed.py
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("fedslice needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist demo runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

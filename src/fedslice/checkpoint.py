@@ -1,0 +1,135 @@
+"""A run on disk: one safetensors file with all state, a checksum, and what the run was set up with.
+
+Written to a temporary file, synced and renamed, so a kill at any moment leaves the old checkpoint or the new one.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedslice.errors import CheckpointError
+from fedslice.population import Population
+from fedslice.store import expect
+
+if TYPE_CHECKING:
+    from fedslice.simulate import Run
+
+NAME = "checkpoint.safetensors"
+FORMAT = 1
+SAMPLE = 1 << 20  # numbers of a column that go into a population's fingerprint
+
+
+def write(run: "Run", folder: Path) -> Path:
+    """Write the run's checkpoint into ``folder``."""
+    memory = {f"memory{key}": leaf for key, leaf in _leaves(run.memory).items()}
+    leaves = {**run.store.snapshot(), **memory}
+    about = {
+        **_identity(run),
+        "format": FORMAT,
+        "round": run.round,
+        "capacity": run.planner.capacity,
+        "first_loss": run.first_loss,
+        "checksum": _checksum(leaves),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / NAME, save(leaves, {"fedslice": json.dumps(about)}))
+    return folder / NAME
+
+
+def read(run: "Run", folder: Path) -> None:
+    """Bring ``run`` to the state in ``folder``; refuse, changing nothing, what is damaged or of another run."""
+    about, leaves = load(folder / NAME)
+    mine = _identity(run)
+    wrong = [
+        f"{name} is {about.get(name)!r}, here {value!r}" for name, value in mine.items() if about.get(name) != value
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{folder / NAME} belongs to another run: {'; '.join(wrong)}. Use another folder for this one."
+        )
+    memory = jax.tree_util.tree_map_with_path(
+        lambda p, old: jnp.array(expect(leaves, f"memory{jax.tree_util.keystr(p)}", old.shape, old.dtype)), run.memory
+    )
+    run.store.restore(leaves)
+    run.memory, run.round = memory, about["round"]
+    run.planner.capacity, run.first_loss = dict(about["capacity"]), about["first_loss"]
+
+
+def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the leaves of a checkpoint, after checking that it is whole."""
+    if not file.exists():
+        raise CheckpointError(f"there is no checkpoint {file}: give the folder of a saved run")
+    try:
+        with safe_open(file, "np") as handle:
+            about = json.loads((handle.metadata() or {})["fedslice"])
+            leaves = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} is damaged or is not a fedslice checkpoint ({error}); it was left as it is"
+        ) from error
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"{file} has format {about.get('format')}, this version reads {FORMAT}")
+    if about["checksum"] != _checksum(leaves):
+        raise CheckpointError(f"{file} is damaged: its checksum does not match; restore it from a copy or start anew")
+    return about, leaves
+
+
+def atomic_write(file: Path, content: bytes) -> None:
+    """Replace ``file`` in one step that survives a crash."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def fingerprint(population: Population) -> str:
+    """A short hash of the clients' data: all of it when small, evenly spaced numbers of it when large."""
+    digest = hashlib.sha256()
+    for name, column in {"": population.offsets, **dict(sorted(population.columns.items()))}.items():
+        flat = column.reshape(-1)
+        digest.update(f"{name} {column.dtype} {column.shape}".encode())
+        digest.update(np.ascontiguousarray(flat[:: max(1, flat.size // SAMPLE)]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _identity(run: "Run") -> dict[str, Any]:
+    """What must be the same for a run to go on."""
+    work = run.algorithm.client.work
+    return {
+        "algorithm": run.algorithm.name,
+        "seed": run.seed,
+        "sampler": run.sampler.name,
+        "work": list(work),
+        "engine": [run.engine.mode, run.engine.threads],
+        "population": fingerprint(run.population),
+    }
+
+
+def _leaves(tree: Any) -> dict[str, np.ndarray]:
+    return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _checksum(leaves: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, leaf in sorted(leaves.items()):
+        digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,29 @@
+"""Errors that tell the user what to do, each with the exit code the command line gives it."""
+
+
+class FedsliceError(Exception):
+    """Base of all errors raised on purpose.
+
+    >>> FedsliceError.exit_code
+    2
+    """
+
+    exit_code = 2
+
+
+class InputError(FedsliceError, ValueError):
+    """Wrong data, settings or usage."""
+
+
+class MissingDataError(FedsliceError, FileNotFoundError):
+    """A file that is needed is not there."""
+
+
+class CheckpointError(FedsliceError):
+    """A checkpoint is corrupt or belongs to another run."""
+
+
+class DivergedError(FedsliceError):
+    """Training went to infinity, or every client failed."""
+
+    exit_code = 3

@@ -1,0 +1,66 @@
+"""Heat: n_m, the number of clients that hold row m, and the coefficients that correct for it.
+
+Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.  The update of row m is
+multiplied by N / n_m; with clients weighted by their examples, by sum_i w_i / sum_{i: m in S(i)} w_i.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedslice.errors import InputError
+
+
+class Heat(NamedTuple):
+    """Heat of every row of every table.
+
+    >>> heat = Heat(4, 10.0, {"w": np.array([3, 8])}, {"w": np.array([[4.0, 10.0], [1.0, 2.0]])})
+    >>> heat.coefficient("w", np.array([3, 8, 9]), weights="uniform").tolist()
+    [1.0, 4.0, 1.0]
+    """
+
+    clients: int  # N: clients with data
+    examples: float
+    ids: Mapping[str, np.ndarray]  # per table: the rows that some client holds
+    mass: Mapping[str, np.ndarray]  # per table: [rows, 2], clients and examples behind each of them
+
+    def counts(self, table: str) -> np.ndarray:
+        """n_m of the rows that some client holds."""
+        return self.mass[table][:, 0]
+
+    def coefficient(self, table: str, ids: np.ndarray, weights: str) -> np.ndarray:
+        """float32 factor of each row: N / n_m, or its sample-weighted form; 1 for rows that nobody holds."""
+        if table not in self.ids:
+            raise InputError(f"the heat knows no table {table!r}, only {sorted(self.ids)}: compute it for this model")
+        known = self.ids[table]
+        out = np.ones(len(ids))
+        if len(known):
+            place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+            total, column = (self.clients, 0) if weights == "uniform" else (self.examples, 1)
+            out = np.where(known[place] == ids, total / self.mass[table][place, column], 1.0)
+        return out.astype(np.float32)
+
+    @property
+    def dispersion(self) -> float:
+        """max n / min n over the rows that somebody holds."""
+        counts = self._all()
+        return float(counts.max() / counts.min()) if len(counts) else 1.0
+
+    @property
+    def sparsity(self) -> float:
+        """Mean share of the clients that hold a row, n_m / N."""
+        counts = self._all()
+        return float(counts.mean() / max(1, self.clients)) if len(counts) else 1.0
+
+    def histogram(self, bins: int = 20) -> tuple[np.ndarray, np.ndarray]:
+        """(edges, rows): how many rows have each heat, in bins of equal width on a log scale."""
+        counts = self._all()
+        top = max(2.0, float(counts.max())) if len(counts) else 2.0
+        edges = np.unique(np.round(np.geomspace(1, top + 1, bins + 1)))
+        rows, _ = np.histogram(counts, edges)
+        return edges, rows
+
+    def _all(self) -> np.ndarray:
+        parts = [self.counts(table) for table in self.ids]
+        return np.concatenate(parts) if parts else np.zeros(0)

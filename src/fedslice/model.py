@@ -1,0 +1,155 @@
+"""A model: dense leaves that everyone holds, tables of which a client holds a few rows, local leaves that stay home."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedslice.errors import InputError
+from fedslice.types import Array, Batch, Key, Params
+
+RowInit: TypeAlias = Callable[[Key, tuple[int, ...]], Array]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A leaf of ``rows`` rows, each of the given ``shape``, indexed by the batch ``fields``.
+
+    ``init`` is called as a ``jax.nn.initializers`` function, once for each row with a key of its own, so a row's first
+    value depends on (seed, table, row) alone.  Ids below zero in a field are padding and belong to no row.
+
+    >>> Table(rows=1000, shape=(16,), fields=("item", "history")).width
+    16
+    """
+
+    rows: int
+    fields: tuple[str, ...]
+    shape: tuple[int, ...] = ()
+    init: RowInit = jax.nn.initializers.zeros
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fields, str):
+            object.__setattr__(self, "fields", (self.fields,))
+        if self.rows < 1 or not self.fields:
+            raise InputError(f"a table needs at least one row and one batch field, got {self}")
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def make(self, key: Key, ids: np.ndarray) -> Array:
+        """The first values of the rows ``ids``."""
+        high, low = (jnp.asarray(part, jnp.uint32) for part in (ids >> 32, ids & 0xFFFFFFFF))
+
+        def row(high: Array, low: Array) -> Array:
+            return self.init(jax.random.fold_in(jax.random.fold_in(key, high), low), self.shape)
+
+        return jax.jit(jax.vmap(row))(high, low)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained.
+
+    ``init(key)`` returns a dict with the dense and local leaves (any pytree behind each name); tables are declared, not
+    initialised.  ``loss(params, batch)`` gives one loss for each example; in it ``params[table][batch[field]]`` looks
+    rows up just as with a full table.  ``metrics`` are functions of the same form, averaged over examples.
+
+    >>> model = Model(
+    ...     init=lambda key: {"bias": jnp.zeros(())},
+    ...     loss=lambda p, b: (p["weight"][b["item"]] + p["bias"] - b["label"]) ** 2,
+    ...     tables={"weight": Table(rows=100, fields="item")},
+    ... )
+    >>> model.spaces
+    {'weight': ('item',)}
+    """
+
+    init: Callable[[Key], Params]
+    loss: Callable[[Params, Batch], Array]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    local: tuple[str, ...] = ()
+    metrics: Mapping[str, Callable[[Params, Batch], Array]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.local, str):
+            object.__setattr__(self, "local", (self.local,))
+        names = set(jax.eval_shape(self.init, jax.random.key(0)))
+        if both := names & set(self.tables):
+            raise InputError(f"init returns {sorted(both)}, declared as tables too: leave tables out of init")
+        if missing := set(self.local) - names:
+            raise InputError(f"local names {sorted(missing)} are not among the leaves of init: {sorted(names)}")
+        sizes: dict[str, int] = {}
+        for name, table in self.tables.items():
+            if sizes.setdefault(self.space_of[name], table.rows) != table.rows:
+                raise InputError(f"tables indexed by {table.fields} must have equal numbers of rows")
+
+    @property
+    def space_of(self) -> dict[str, str]:
+        """For each table its *index space*: tables with the same fields share it, under the first one's name."""
+        first: dict[tuple[str, ...], str] = {}
+        return {name: first.setdefault(table.fields, name) for name, table in self.tables.items()}
+
+    @property
+    def spaces(self) -> dict[str, tuple[str, ...]]:
+        """Each index space with the batch fields that index it."""
+        return {space: self.tables[space].fields for space in dict.fromkeys(self.space_of.values())}
+
+    def dense(self, key: Key) -> Params:
+        """First values of the leaves that all clients share."""
+        return {name: leaf for name, leaf in self.init(key).items() if name not in self.local}
+
+    def fresh(self, key: Key) -> Params:
+        """First values of the local leaves, drawn anew from ``key``."""
+        return {name: leaf for name, leaf in self.init(key).items() if name in self.local} if self.local else {}
+
+    def fields(self, columns: Mapping[str, np.ndarray]) -> set[str]:
+        """The columns that the loss reads, found by tracing it: the others are never gathered into batches."""
+        seen: set[str] = {name for table in self.tables.values() for name in table.fields}
+        if missing := seen - set(columns):
+            raise InputError(f"the model's tables are indexed by {sorted(missing)}, which the data has no column for")
+        batch = {
+            name: jax.ShapeDtypeStruct((1, *column.shape[1:]), jnp.int32 if column.dtype.kind in "iub" else jnp.float32)
+            for name, column in columns.items()
+        }
+        tables = {name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32) for name, table in self.tables.items()}
+        params = {**jax.eval_shape(self.init, jax.random.key(0)), **tables}
+
+        def trace(params: Params, batch: Batch) -> list[Array]:
+            return [f(params, _Seen(batch, seen)) for f in (self.loss, *self.metrics.values())]
+
+        try:
+            jax.eval_shape(trace, params, batch)
+        except KeyError as missing_name:
+            raise InputError(f"the loss reads {missing_name}, but the data has only {sorted(columns)}") from None
+        return seen
+
+    def params(self, key: Key, ids: Mapping[str, np.ndarray]) -> Params:
+        """First values of all global leaves, the tables restricted to the rows ``ids`` of each space."""
+        keys = {name: jax.random.fold_in(key, 1 + place) for place, name in enumerate(self.tables)}
+        rows = {name: table.make(keys[name], ids[self.space_of[name]]) for name, table in self.tables.items()}
+        return {**self.dense(jax.random.fold_in(key, 0)), **rows}
+
+
+class _Seen(dict[str, Array]):
+    """A batch that notes which fields are read."""
+
+    def __init__(self, batch: Batch, seen: set[str]) -> None:
+        super().__init__(batch)
+        self.seen = seen
+
+    def __getitem__(self, name: str) -> Array:
+        self.seen.add(name)
+        return super().__getitem__(name)
+
+
+def lookup(table: Array, ids: Array) -> Array:
+    """Rows of ``table``, zeros where an id is padding (below zero).
+
+    >>> lookup(jnp.array([1.0, 2.0]), jnp.array([1, -1])).tolist()
+    [2.0, 0.0]
+    """
+    return table.at[jnp.where(ids < 0, table.shape[0], ids)].get(mode="fill", fill_value=0)

@@ -1,0 +1,188 @@
+"""Clients' examples in columns with offsets: client i owns the rows ``offsets[i]:offsets[i + 1]`` of every column."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.model import Model
+from fedslice.submodel import Submodels, index
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Clients and their data; nothing is copied when it is split or sampled more than needed.
+
+    ``names`` keeps, for a field of ids, what each id was called in the user's data.
+
+    >>> people = Population.from_arrays([7, 7, 9], item=[0, 2, 2], label=[1.0, 0.0, 1.0])
+    >>> len(people), people.examples, people.counts.tolist()
+    (2, 3, [2, 1])
+    """
+
+    columns: Mapping[str, np.ndarray]
+    offsets: np.ndarray
+    clients: np.ndarray  # the users' own names of the clients
+    names: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def from_arrays(cls, client: Any, names: Mapping[str, np.ndarray] | None = None, /, **columns: Any) -> "Population":
+        """From one array of client names or numbers and columns of the same length, in any order."""
+        owner = np.asarray(client)
+        arrays = {name: np.asarray(column) for name, column in columns.items()}
+        _check(owner, arrays)
+        if owner.dtype.kind in "iu" and np.all(owner[1:] >= owner[:-1]):
+            first = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, np.int64)
+            clients, order = owner[first], None
+        else:
+            clients, code = np.unique(owner, return_inverse=True)
+            order = np.argsort(code, kind="stable")
+            first = np.searchsorted(code[order], np.arange(len(clients)))
+        offsets = np.append(first, len(owner)).astype(np.int64)
+        sorted_columns = {k: _compact(v if order is None else v[order]) for k, v in arrays.items()}
+        return cls(sorted_columns, offsets, clients, dict(names or {}))
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def examples(self) -> int:
+        """Number of examples of all clients together."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """|D_i|: examples of each client."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """The client of each example."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.counts)
+
+    @cached_property
+    def _indexes(self) -> dict[tuple[tuple[str, ...], int], Submodels]:
+        return {}
+
+    def submodels(self, fields: Sequence[str], rows: int) -> Submodels:
+        """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once, then kept)."""
+        key = (tuple(fields), rows)
+        if key not in self._indexes:
+            missing = [name for name in fields if name not in self.columns]
+            if missing:
+                raise InputError(f"the data has no column {missing}; it has {sorted(self.columns)}")
+            self._indexes[key] = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+        return self._indexes[key]
+
+    def spaces(self, model: Model) -> dict[str, Submodels]:
+        """The submodels of each index space of ``model``."""
+        return {name: self.submodels(fields, model.tables[name].rows) for name, fields in model.spaces.items()}
+
+    def heat(self, model: Model) -> Heat:
+        """How many clients, and how many of their examples, stand behind each row of the model's tables."""
+        spaces = self.spaces(model)
+        masses = {name: spaces[space].heat(self.counts) for name, space in model.space_of.items()}
+        ids = {name: spaces[space].ids for name, space in model.space_of.items()}
+        return Heat(int(np.sum(self.counts > 0)), float(self.examples), ids, masses)
+
+    def select(self, keep: np.ndarray) -> "Population":
+        """The examples where ``keep`` is true; a client that loses all of them stays, empty."""
+        counts = np.bincount(self.owners[keep], minlength=len(self))
+        columns = {name: column[keep] for name, column in self.columns.items()}
+        return Population(columns, np.append(0, np.cumsum(counts)), self.clients, self.names)
+
+    def subset(self, clients: np.ndarray) -> "Population":
+        """Only these clients, by number, in ascending order."""
+        chosen = np.zeros(len(self), bool)
+        chosen[clients] = True
+        kept = self.select(chosen[self.owners])
+        offsets = np.append(0, np.cumsum(self.counts[chosen]))
+        return Population(kept.columns, offsets, self.clients[chosen], self.names)
+
+    def split(
+        self,
+        *,
+        clients: float | None = None,
+        examples: float | None = None,
+        time: str | None = None,
+        at: float | None = None,
+        seed: int = 0,
+    ) -> tuple["Population", "Population"]:
+        """(train, test).  ``clients=0.1`` holds out a tenth of the clients; ``examples=0.2`` a random fifth of all
+        examples, whoever owns them; ``time="column"`` with ``at=`` puts what is later than ``at`` into the test set, or
+        with ``examples=`` each client's latest share.
+        """
+        for name, share in (("clients", clients), ("examples", examples)):
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{name}={share} must be a share between 0 and 1")
+        rng = np.random.default_rng(seed)
+        if clients is not None and examples is None and time is None:
+            if len(self) < 2:
+                raise InputError("holding out clients needs at least two of them")
+            held = max(1, round(clients * len(self)))
+            test = rng.permutation(len(self))[:held]
+            return self.subset(np.setdiff1d(np.arange(len(self)), test)), self.subset(test)
+        if clients is None and time is None and examples is not None:
+            late = np.zeros(self.examples, bool)
+            late[rng.permutation(self.examples)[: round(examples * self.examples)]] = True
+        elif clients is None and time is not None and (at is None) != (examples is None):
+            late = self._later(time, at, examples)
+        else:
+            raise InputError("give one of clients=, examples=, time= with at=, or time= with examples=")
+        return self.select(~late), self.select(late)
+
+    def _later(self, time: str, at: float | None, share: float | None) -> np.ndarray:
+        if time not in self.columns:
+            raise InputError(f"there is no column {time!r} to split by; there is {sorted(self.columns)}")
+        stamps = self.columns[time]
+        if at is not None:
+            return np.asarray(stamps > at)
+        order = np.lexsort((stamps, self.owners))
+        rank = np.empty(self.examples, np.int64)
+        rank[order] = np.arange(self.examples) - self.offsets[self.owners]
+        return np.asarray(rank >= self.counts[self.owners] - np.floor(share * self.counts)[self.owners])
+
+    def sample(self, examples: int, seed: int = 0) -> "Population":
+        """At most this many random examples, for measuring a loss cheaply.  Clients without any are left out."""
+        keep = np.zeros(self.examples, bool)
+        keep[np.random.default_rng(seed).permutation(self.examples)[:examples]] = True
+        kept = self.select(keep)
+        return kept.subset(np.flatnonzero(kept.counts))
+
+    def pool(self) -> "Population":
+        """All examples at one client: what training without federation would see."""
+        return Population(self.columns, np.array([0, self.examples]), np.array(["pooled"]), self.names)
+
+    def summary(self, model: Model) -> dict[str, float]:
+        """Clients, examples, spread and heat in a few figures."""
+        heat = self.heat(model)
+        return {
+            "clients": len(self),
+            "examples": self.examples,
+            "examples per client": float(self.counts.mean()) if len(self) else 0.0,
+            "rows": sum(table.rows for table in model.tables.values()),
+            "heat dispersion": heat.dispersion,
+            "sparsity": heat.sparsity,
+        }
+
+
+def _check(owner: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+    if owner.ndim != 1:
+        raise InputError(f"client must be one value for each example, got shape {owner.shape}")
+    for name, column in columns.items():
+        if len(column) != len(owner):
+            raise InputError(f"column {name!r} has {len(column)} rows, client has {len(owner)}")
+        if column.dtype == object or column.dtype.kind in "US":
+            raise InputError(f"column {name!r} holds text: use fedslice.frames, which encodes text to ids")
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            where = int(np.argwhere(~np.isfinite(column))[0][0])
+            raise InputError(f"column {name!r} has a value that is not finite, first in example {where}: clean it")
+
+
+def _compact(column: np.ndarray) -> np.ndarray:
+    """32-bit floats for numbers, as the models compute in; ids keep their integers."""
+    return np.ascontiguousarray(column, np.float32 if column.dtype.kind == "f" else None)

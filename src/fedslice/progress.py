@@ -1,0 +1,34 @@
+"""A live progress bar: loss, rounds a second, time left; on standard error, and only for a person."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from fedslice.simulate import Report
+
+EVERY = 0.2  # seconds between looks at the loss, which costs a wait
+
+
+@contextmanager
+def bar(count: int, show: bool = True, label: str = "") -> "Iterator[Callable[[Report], None]]":
+    """``advance(report)`` moves the bar by one round.
+
+    >>> with bar(3, show=False) as advance:
+    ...     pass
+    """
+    meter = tqdm(total=count, disable=None if show else True, unit=" rounds", desc=label or None, mininterval=EVERY)
+    shown = [0.0]
+
+    def advance(report: "Report") -> None:
+        meter.update()
+        if not meter.disable and meter.last_print_t > shown[0]:
+            shown[0] = meter.last_print_t
+            meter.set_postfix_str(f"loss {report.loss:.4f}", refresh=False)
+
+    try:
+        yield advance
+    finally:
+        meter.close()

@@ -1,0 +1,30 @@
+"""Any optax optimizer on the server: FedOpt (Reddi et al. 2021), Algorithm 1 of the Field Guide.
+
+    x <- ServerOpt(x, -mean)          FedAvg: SGD with rate 1
+
+Only the rows of the round are at hand, so optimizers with moments are *lazy*: a row that no client trained does not
+move, costs nothing, and keeps its moments.  Step counters are global.
+"""
+
+import jax
+import optax
+
+from fedslice.types import Message, Params, PyTree, Server
+
+
+def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
+    """``optimizer`` on minus the mean update; plain averaging if there is none.
+
+    >>> server = optimize(optax.sgd(1.0, momentum=0.9))
+    """
+    chosen = optax.sgd(1.0) if optimizer is None else optimizer
+
+    def init(params: Params) -> PyTree:
+        return params, chosen.init(params)
+
+    def step(state: PyTree, message: Message) -> PyTree:
+        params, inner = state
+        updates, inner = chosen.update(jax.tree.map(lambda leaf: -leaf, message.update), inner, params)
+        return optax.apply_updates(params, updates), inner
+
+    return Server(init, lambda state: state[0], step, lambda state: state[0])

@@ -1,0 +1,59 @@
+"""The weighted mean of the cohort's updates, with or without heat correction.
+
+    FedAvg     mean_m = sum_i w_i delta_{i,m} / sum_i w_i                          (McMahan et al. 2017)
+    FedSubAvg  mean_m = c_m * the same,  c_m = sum_all w / sum_{i: m in S(i)} w_i   (Ding et al. 2022; N / n_m if w = 1)
+
+The sums without a condition run over the cohort and over all clients.  Dense leaves are held by all: c = 1.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Stage
+
+WEIGHTS: dict[str, Callable[[Message], Array]] = {
+    "examples": lambda message: message.weight,
+    "uniform": lambda message: (message.weight > 0).astype(jnp.float32),
+}
+
+
+def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | None = None) -> Stage:
+    """Mean by ``"examples"``, ``"uniform"``, or any function of a client's message; ``heat`` corrects table rows.
+
+    >>> mean("uniform").weighs
+    True
+    """
+    if isinstance(weights, str) and weights not in WEIGHTS:
+        raise InputError(f"weights={weights!r} is not known: use one of {sorted(WEIGHTS)} or a function of a message")
+    if heat is not None and not isinstance(weights, str):
+        raise InputError("heat correction needs weights='examples' or 'uniform': it must know every client's weight")
+    weigh = WEIGHTS[weights] if isinstance(weights, str) else weights
+
+    def init(params: Params, rows: Rows) -> PyTree:
+        if heat is None:
+            return {}
+        return {table: jnp.asarray(heat.coefficient(table, ids, str(weights))) for table, ids in rows.items()}
+
+    def encode(state: PyTree, message: Message, key: Key) -> Message:
+        weight = jnp.where(message.weight > 0, weigh(message), 0)  # weight zero stays zero: failed or empty clients
+        return message._replace(update=jax.tree.map(lambda leaf: weight * leaf, message.update), weight=weight)
+
+    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
+        scale = 1 / jnp.where(total.weight > 0, total.weight, 1)
+        update = {
+            name: leaf * _column(scale * state[name], leaf)
+            if name in state
+            else jax.tree.map(lambda x: x * scale, leaf)
+            for name, leaf in total.update.items()
+        }
+        return total._replace(update=update), state
+
+    return Stage(init, encode, decode, weighs=True)
+
+
+def _column(values: Array, like: Array) -> Array:
+    return values.reshape(values.shape + (1,) * (like.ndim - 1))

@@ -1,0 +1,212 @@
+"""Where everything row-shaped lives: tables, their optimizer moments, heat coefficients.
+
+The state of a run is a pytree.  Some of its leaves have one entry for each row of a table; which ones is found by asking
+how their shapes follow the number of rows (:func:`row_leaves`), so optimizers and stages need not say.  A store keeps
+one *slot* for each row that some client holds, never one for each row of the table, and hands out working sets.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedslice.errors import InputError
+from fedslice.types import Array, PyTree
+
+Make = Callable[[Mapping[str, np.ndarray]], PyTree]
+"""Makes the first state for the row ids of each space; the same row always gets the same values."""
+
+
+def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Mapping[str, Any]) -> PyTree:
+    """For each leaf of ``make(rows of each space)`` the space whose rows it follows, or ``""``.
+
+    >>> shapes = lambda rows: {"w": jnp.zeros((rows["item"], 2)), "b": jnp.zeros(3)}
+    >>> row_leaves(shapes, ["item"])
+    {'b': '', 'w': 'item'}
+    """
+    small = {name: 1009 + 2 * place for place, name in enumerate(spaces)}
+    large = {name: 10007 + 2 * place for place, name in enumerate(spaces)}
+    probes = [jax.eval_shape(lambda sizes=sizes: make(sizes)) for sizes in (small, large)]
+
+    def space(first: jax.ShapeDtypeStruct, second: jax.ShapeDtypeStruct) -> str:
+        if first.shape == second.shape:
+            return ""
+        for name in spaces:
+            if (first.shape[0], second.shape[0]) == (small[name], large[name]) and first.shape[1:] == second.shape[1:]:
+                return name
+        raise InputError(f"a leaf of shape {first.shape} depends on a table's rows, but not in its first axis alone")
+
+    return jax.tree.map(space, *probes)
+
+
+def take(tags: PyTree, tree: PyTree, places: Mapping[str, Array]) -> PyTree:
+    """The rows ``places`` of all row-shaped leaves; a place past the end gives zeros."""
+    return jax.tree.map(
+        lambda tag, leaf: leaf.at[places[tag]].get(mode="fill", fill_value=0) if tag else leaf, tags, tree
+    )
+
+
+def put(tags: PyTree, tree: PyTree, places: Mapping[str, Array], rows: PyTree) -> PyTree:
+    """``tree`` with new ``rows`` at ``places``; places past the end are dropped."""
+    return jax.tree.map(
+        lambda tag, leaf, new: leaf.at[places[tag]].set(new, mode="drop") if tag else new, tags, tree, rows
+    )
+
+
+class RamStore:
+    """All slots in device memory; take and put are part of the compiled round, in place."""
+
+    def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray]) -> None:
+        self.make, self.tags, self.ids = make, tags, ids
+        self.state = jax.tree.map(jnp.array, make(ids))
+
+    def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
+        """``select(state)`` with the rows ``ids``: trained where a client holds them, else as they were made."""
+        slots = {name: _find(self.ids[name], wanted) for name, wanted in ids.items()}
+        known = take(select(self.tags), select(self.state), {n: s for n, s in slots.items()})
+        return _fill(select, self.tags, self.make, slots, {n: len(self.ids[n]) for n in ids}, ids, known)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """All leaves, by path."""
+        return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(self.state)}
+
+    def restore(self, leaves: Mapping[str, np.ndarray]) -> None:
+        """Back to a snapshot of the same structure."""
+        self.state = jax.tree_util.tree_map_with_path(
+            lambda path, old: jnp.array(expect(leaves, jax.tree_util.keystr(path), old.shape, old.dtype)), self.state
+        )
+
+
+class DiskStore:
+    """Slots in memory-mapped files of a folder: for tables larger than memory.  A row is made when first touched."""
+
+    def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.make, self.tags, self.ids = make, tags, ids
+        self.written = {name: np.zeros(len(rows), bool) for name, rows in ids.items()}
+        first = make({name: rows[:0] for name, rows in ids.items()})
+        numbers = iter(range(1 << 30))
+
+        def open_leaf(tag: str, leaf: Array) -> Any:
+            if not tag:
+                return jnp.array(leaf)
+            file = folder / f"leaf-{next(numbers)}.bin"
+            return np.memmap(file, leaf.dtype, "w+", shape=(max(1, len(ids[tag])), *leaf.shape[1:]))
+
+        self.state = jax.tree.map(open_leaf, tags, first)
+
+    def take(self, union: Mapping[str, np.ndarray]) -> PyTree:
+        """The working set of a round as arrays in memory."""
+        for name, slots in union.items():
+            self._touch(name, slots[slots < len(self.ids[name])])
+        kept = {name: np.minimum(slots, max(0, len(self.ids[name]) - 1)) for name, slots in union.items()}
+        return jax.tree.map(lambda tag, leaf: leaf[kept[tag]] if tag else leaf, self.tags, self.state)
+
+    def put(self, union: Mapping[str, np.ndarray], working: PyTree) -> None:
+        """Write a round's rows back."""
+        real = {name: slots < len(self.ids[name]) for name, slots in union.items()}
+
+        def write(tag: str, leaf: Any, new: Any) -> Any:
+            if not tag:
+                return new
+            leaf[union[tag][real[tag]]] = np.asarray(new)[real[tag]]
+            return leaf
+
+        self.state = jax.tree.map(write, self.tags, self.state, working)
+
+    def _touch(self, name: str, slots: np.ndarray) -> None:
+        fresh = slots[~self.written[name][slots]]
+        if not len(fresh):
+            return
+        nothing = {other: np.zeros(0, np.int64) for other in self.ids}
+        made = self.make({**nothing, name: self.ids[name][fresh]})
+
+        def write(tag: str, leaf: Any, new: Any) -> None:
+            if tag == name:
+                leaf[fresh] = np.asarray(new)
+
+        jax.tree.map(write, self.tags, self.state, made)
+        self.written[name][fresh] = True
+
+    def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
+        """As :meth:`RamStore.rows`."""
+        slots = {name: _find(self.ids[name], wanted) for name, wanted in ids.items()}
+        trained = {
+            name: np.where((s < len(self.ids[name])) & np.append(self.written[name], False)[s], s, len(self.ids[name]))
+            for name, s in slots.items()
+        }
+        known = jax.tree.map(
+            lambda tag, leaf: jnp.asarray(leaf[np.minimum(trained[tag], len(leaf) - 1)]) if tag else leaf,
+            select(self.tags),
+            select(self.state),
+        )
+        return _fill(select, self.tags, self.make, trained, {n: len(self.ids[n]) for n in ids}, ids, known)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Dense leaves, and the rows written so far with their slots."""
+        touched = {name: np.flatnonzero(flags) for name, flags in self.written.items()}
+        out = {f"slots of {name}": slots for name, slots in touched.items()}
+        for (path, tag), leaf in zip(
+            jax.tree_util.tree_leaves_with_path(self.tags), jax.tree.leaves(self.state), strict=True
+        ):
+            out[jax.tree_util.keystr(path)] = np.asarray(leaf[touched[tag]] if tag else leaf)
+        return out
+
+    def restore(self, leaves: Mapping[str, np.ndarray]) -> None:
+        """Back to a snapshot."""
+        for name, flags in self.written.items():
+            flags[:] = False
+            flags[leaves[f"slots of {name}"]] = True
+
+        def write(path: Any, tag: str, leaf: Any) -> Any:
+            key = jax.tree_util.keystr(path)
+            if not tag:
+                return jnp.array(expect(leaves, key, leaf.shape, leaf.dtype))
+            slots = leaves[f"slots of {tag}"]
+            leaf[slots] = expect(leaves, key, (len(slots), *leaf.shape[1:]), leaf.dtype)
+            return leaf
+
+        self.state = jax.tree_util.tree_map_with_path(write, self.tags, self.state)
+
+
+def expect(leaves: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A leaf of a snapshot, of the shape and type that this run needs."""
+    from fedslice.errors import CheckpointError
+
+    if key not in leaves or leaves[key].shape != tuple(shape) or leaves[key].dtype != dtype:
+        found = f"{leaves[key].dtype}{list(leaves[key].shape)}" if key in leaves else "nothing"
+        raise CheckpointError(
+            f"the checkpoint has {found} for {key}, this run needs {dtype}{list(shape)}: "
+            "it was written with another model, algorithm or population"
+        )
+    return leaves[key]
+
+
+def _find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Slots of row ids; past the end where nobody holds the row."""
+    place = np.searchsorted(known, wanted)
+    inside = np.minimum(place, max(0, len(known) - 1))
+    hit = known[inside] == wanted if len(known) else np.zeros(len(wanted), bool)
+    return np.where(hit, inside, len(known)).astype(np.int32)
+
+
+def _fill(
+    select: Callable[[PyTree], PyTree],
+    tags: PyTree,
+    make: Make,
+    slots: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    ids: Mapping[str, np.ndarray],
+    known: PyTree,
+) -> PyTree:
+    """``known`` with first values in the rows that have no slot."""
+    absent = {name: np.flatnonzero(found >= sizes[name]) for name, found in slots.items()}
+    if not any(len(rows) for rows in absent.values()):
+        return known
+    made = select(make({name: ids[name][rows] for name, rows in absent.items()}))
+    return jax.tree.map(
+        lambda tag, leaf, new: leaf.at[absent[tag]].set(new) if tag else leaf, select(tags), known, made
+    )
