@@ -7,11 +7,11 @@ from fedslice import server as server
 from fedslice import stage as stage
 from fedslice import tasks as tasks
 from fedslice.algorithm import algorithm as algorithm
+from fedslice.evaluate import Evaluator as Evaluator
+from fedslice.evaluate import evaluate as evaluate
 from fedslice.heat import Heat as Heat
 from fedslice.model import Model as Model
 from fedslice.model import Table as Table
 from fedslice.model import lookup as lookup
 from fedslice.population import Population as Population
 from fedslice.simulate import simulate as simulate
-from fedslice.evaluate import Evaluator as Evaluator
-from fedslice.evaluate import evaluate as evaluate

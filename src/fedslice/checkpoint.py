@@ -36,6 +36,7 @@ def write(run: "Run", folder: Path) -> Path:
         **_identity(run),
         "format": FORMAT,
         "round": run.round,
+        "totals": run.totals,
         "capacity": run.planner.capacity,
         "first_loss": run.first_loss,
         "checksum": _checksum(leaves),
@@ -60,7 +61,7 @@ def read(run: "Run", folder: Path) -> None:
         lambda p, old: jnp.array(expect(leaves, f"memory{jax.tree_util.keystr(p)}", old.shape, old.dtype)), run.memory
     )
     run.store.restore(leaves)
-    run.memory, run.round = memory, about["round"]
+    run.memory, run.round, run.totals = memory, about["round"], dict(about["totals"])
     run.planner.capacity, run.first_loss = dict(about["capacity"]), about["first_loss"]
 
 

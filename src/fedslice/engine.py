@@ -2,8 +2,8 @@
 
     take -> train (every client, vectorised, mapped or in threads) -> finish (sum, decode, step) -> put
 
-Clients run under ``vmap`` when they are tiny and one after the other (``lax.map``) in as many threads as there are cores
-when they are not; both were measured, see docs/design.md.  Nothing here knows a row id.
+Clients run under ``vmap`` when they are tiny and one after the other (``lax.map``), in as many threads as there are
+cores, when they are not; both were measured, see docs/design.md.  Nothing here knows a row id.
 """
 
 import os
@@ -32,10 +32,14 @@ class Engine:
     """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"map"`` or a number of clients to vectorise at a time."""
 
     def __init__(self, algorithm: Algorithm, tags: Tags, key: Array, mode: str | int, threads: int) -> None:
-        if not (mode in ("vmap", "map") or (isinstance(mode, int) and mode > 0)) or threads < 1:
-            raise InputError(f"engine mode {mode!r} with {threads} threads: use 'vmap', 'map' or a positive number")
+        if not (mode in ("vmap", "map", "debug") or (isinstance(mode, int) and mode > 0)) or threads < 1:
+            raise InputError(
+                f"engine={mode!r} with {threads} threads is not possible: use 'auto', 'vmap', 'map', 'debug' or a "
+                "number of clients to vectorise at a time"
+            )
         self.algorithm, self.tags, self.key, self.mode, self.threads = algorithm, tags, key, mode, threads
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.fused = threads == 1 and mode != "debug"
         self.whole = jax.jit(self._whole, donate_argnums=(0, 1))
         self.middle = jax.jit(self._middle, donate_argnums=(1,))
         self.part = jax.jit(self._train)
@@ -45,17 +49,17 @@ class Engine:
 
     def in_memory(self, state: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a state in device memory."""
-        if self.pool is None:
+        if self.fused:
             return self.whole(state, memory, plan)
         working = self.begin(state, plan.union)
-        messages, memories = self._threaded(working, memory, plan)
+        messages, memories = self.in_parts(working, memory, plan)
         return self.end(state, memory, working, messages, memories, plan)
 
     def on_working_set(self, working: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a working set that was taken, and will be put back, elsewhere."""
-        if self.pool is None:
+        if self.fused:
             return self.middle(working, memory, plan)
-        messages, memories = self._threaded(working, memory, plan)
+        messages, memories = self.in_parts(working, memory, plan)
         working, report = self.close(working, messages, plan)
         return working, self.keep(memory, memories, plan), report
 
@@ -97,9 +101,9 @@ class Engine:
         stacked = plan._replace(round=(), union={})
         if self.mode == "vmap":
             return jax.vmap(one)(stacked)
-        return jax.lax.map(one, stacked, batch_size=None if self.mode == "map" else self.mode)
+        return jax.lax.map(one, stacked, batch_size=self.mode if isinstance(self.mode, int) else None)
 
-    def _threaded(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+    def in_parts(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
         """The cohort in equal parts, one thread each: compiled code runs without the interpreter's lock."""
         assert self.pool is not None
         size = len(plan.clients) // self.threads  # the planner pads the cohort to a multiple of the threads
@@ -111,7 +115,7 @@ class Engine:
         results = list(self.pool.map(lambda part: jax.block_until_ready(self.part(working, memory, part)), parts))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
 
-    def _finish(self, working: State, messages: Message, plan: Plan) -> tuple[State, dict[str, Array]]:
+    def _finish(self, working: State, messages: Message, plan: Plan) -> tuple[State, Array]:
         """Sum in the order of the clients, decode, step, report."""
         total, report = self._reduce(messages, plan), _report(messages, plan)
         kept = []
@@ -162,7 +166,7 @@ def choose(mode: str | int, threads: int | None, numbers: int) -> tuple[str | in
     ('vmap', 1)
     """
     if mode == "debug":
-        return "vmap", 1
+        return "debug", 1
     chosen = ("map" if numbers >= LARGE_CLIENT else "vmap") if mode == "auto" else mode
     cores = threads if threads is not None else (os.cpu_count() or 1 if chosen != "vmap" else 1)
     return chosen, cores

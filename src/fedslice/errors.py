@@ -19,6 +19,10 @@ class MissingDataError(FedsliceError, FileNotFoundError):
     """A file that is needed is not there."""
 
 
+class DownloadError(FedsliceError, ConnectionError):
+    """A download failed; the message says how to do without it."""
+
+
 class CheckpointError(FedsliceError):
     """A checkpoint is corrupt or belongs to another run."""
 

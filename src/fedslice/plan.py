@@ -5,7 +5,7 @@ hash of (seed, round, client, draw): a client's batches do not depend on who els
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +18,20 @@ S27, S30, S31, S32 = (np.uint64(s) for s in (27, 30, 31, 32))
 
 
 class Plan(NamedTuple):
-    """One round on the working set.  Padding: client number N, slot and place past the end, sizes and steps zero."""
+    """One round on the working set: NumPy arrays on the host, traced ones in the compiled round.
 
-    round: np.ndarray  # uint32
-    clients: np.ndarray  # int32 [K]
-    weights: np.ndarray  # float32 [K]: |D_i|
-    steps: np.ndarray  # int32 [K]
-    sizes: np.ndarray  # int32 [K, S]
-    batches: dict[str, np.ndarray]  # [K, S, B, ...]; index fields hold positions among the client's rows
-    union: dict[str, np.ndarray]  # per space int32 [U]: slots of the round's rows
-    places: dict[str, np.ndarray]  # per space int32 [K, R]: where each client's rows stand in the union
-    held: dict[str, np.ndarray]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
+    Padding: client number N, slot and place past the end, sizes and steps zero.
+    """
+
+    round: Any  # uint32
+    clients: Any  # int32 [K]
+    weights: Any  # float32 [K]: |D_i|
+    steps: Any  # int32 [K]
+    sizes: Any  # int32 [K, S]
+    batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
+    union: dict[str, Any]  # per space int32 [U]: slots of the round's rows
+    places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
+    held: dict[str, Any]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
 
 
 class Traffic(NamedTuple):

@@ -1,5 +1,7 @@
 """The named algorithms: a few lines each, made only of public parts."""
 
+from typing import TypeAlias
+
 import optax
 
 from fedslice import client as clients
@@ -10,7 +12,7 @@ from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.types import Algorithm
 
-Optimizer = optax.GradientTransformation
+Optimizer: TypeAlias = optax.GradientTransformation
 
 
 def fedavg(

@@ -5,7 +5,7 @@ reports are read only when somebody looks, so nothing waits for anything.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice import checkpoint
+from fedslice.debug import DebugEngine
 from fedslice.engine import Engine, Tags, choose
 from fedslice.errors import DivergedError, InputError
 from fedslice.plan import Plan, Planner, Traffic
@@ -58,7 +59,10 @@ class Report(NamedTuple):
 
 
 class Run:
-    """A simulation in progress; made by :func:`simulate`.  ``round`` is the number of rounds done."""
+    """A simulation in progress; made by :func:`simulate`.
+
+    ``round`` is the number of rounds done, ``totals`` what they moved and processed.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Run:
         self.model = model = algorithm.client.model
         self.round, self.stop_above = 0, stop_above
         self.first_loss: float | None = None
+        self.totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
         self.eligible = np.flatnonzero(population.counts)
         if not len(self.eligible):
             raise InputError("no client has any data: check the population or its split")
@@ -88,7 +93,12 @@ class Run:
         fields = model.fields(population.columns)
         data = Population({k: population.columns[k] for k in fields}, population.offsets, population.clients)
         self.planner = Planner(data, self.spaces, algorithm.client.work, seed, rows, stateful, cores)
-        self.engine = Engine(algorithm, self.tags, jax.random.fold_in(key, 1), mode, cores)
+        train_key = jax.random.fold_in(key, 1)
+        self.engine = (
+            DebugEngine(algorithm, self.tags, train_key, population.clients)
+            if mode == "debug"
+            else Engine(algorithm, self.tags, train_key, mode, cores)
+        )
         ids = {name: space.ids for name, space in self.spaces.items()}
         self.store: RamStore | DiskStore = (
             RamStore(self._make, self.tags.state, ids)
@@ -171,6 +181,8 @@ class Run:
             values = self._step(plan)
             self.round += 1
             report = Report(self.round, traffic.clients, traffic.examples, *self._bytes(traffic), values)
+            for name in self.totals:
+                self.totals[name] += getattr(report, name)
             self._pending.append(report)
             if len(self._pending) > LAG:
                 self._check(self._pending.popleft())
@@ -267,7 +279,7 @@ class Run:
         """
         rows = np.asarray(ids, np.int64)
         size = self.model.tables[name].rows
-        if len(rows) and not (0 <= rows.min() and rows.max() < size):
+        if len(rows) and not (rows.min() >= 0 and rows.max() < size):
             raise InputError(f"table {name!r} has rows 0 to {size - 1}, asked for {rows.min()} to {rows.max()}")
         return np.asarray(self.params({self.model.space_of[name]: rows})[name])
 
@@ -301,9 +313,4 @@ def simulate(
     """
     if rows not in ("touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
-    kind: Callable[..., Run] = Run
-    if engine == "debug":
-        from fedslice.debug import DebugRun
-
-        kind = DebugRun
-    return kind(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)
+    return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

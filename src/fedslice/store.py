@@ -1,11 +1,11 @@
 """Where everything row-shaped lives: tables, their optimizer moments, heat coefficients.
 
-The state of a run is a pytree.  Some of its leaves have one entry for each row of a table; which ones is found by asking
-how their shapes follow the number of rows (:func:`row_leaves`), so optimizers and stages need not say.  A store keeps
-one *slot* for each row that some client holds, never one for each row of the table, and hands out working sets.
+The state of a run is a pytree.  Some of its leaves have one entry for each row of a table; which ones, is found by
+asking how their shapes follow the number of rows (:func:`row_leaves`), so optimizers and stages need not say.  A store
+keeps one *slot* for each row that some client holds, never one for each row of the table, and hands out working sets.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ Make = Callable[[Mapping[str, np.ndarray]], PyTree]
 """Makes the first state for the row ids of each space; the same row always gets the same values."""
 
 
-def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Mapping[str, Any]) -> PyTree:
+def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Iterable[str]) -> PyTree:
     """For each leaf of ``make(rows of each space)`` the space whose rows it follows, or ``""``.
 
     >>> shapes = lambda rows: {"w": jnp.zeros((rows["item"], 2)), "b": jnp.zeros(3)}
@@ -42,14 +42,14 @@ def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Mapping[str, An
     return jax.tree.map(space, *probes)
 
 
-def take(tags: PyTree, tree: PyTree, places: Mapping[str, Array]) -> PyTree:
+def take(tags: PyTree, tree: PyTree, places: Mapping[str, Any]) -> PyTree:
     """The rows ``places`` of all row-shaped leaves; a place past the end gives zeros."""
     return jax.tree.map(
         lambda tag, leaf: leaf.at[places[tag]].get(mode="fill", fill_value=0) if tag else leaf, tags, tree
     )
 
 
-def put(tags: PyTree, tree: PyTree, places: Mapping[str, Array], rows: PyTree) -> PyTree:
+def put(tags: PyTree, tree: PyTree, places: Mapping[str, Any], rows: PyTree) -> PyTree:
     """``tree`` with new ``rows`` at ``places``; places past the end are dropped."""
     return jax.tree.map(
         lambda tag, leaf, new: leaf.at[places[tag]].set(new, mode="drop") if tag else new, tags, tree, rows
@@ -66,7 +66,7 @@ class RamStore:
     def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
         """``select(state)`` with the rows ``ids``: trained where a client holds them, else as they were made."""
         slots = {name: _find(self.ids[name], wanted) for name, wanted in ids.items()}
-        known = take(select(self.tags), select(self.state), {n: s for n, s in slots.items()})
+        known = take(select(self.tags), select(self.state), slots)
         return _fill(select, self.tags, self.make, slots, {n: len(self.ids[n]) for n in ids}, ids, known)
 
     def snapshot(self) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ needs no look-up of ids.
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ def _index_chunk(
     span = slice(int(offsets[start]), int(offsets[stop]))
     clients = stop - start
     kind = np.int32 if clients * rows < 2**31 else np.int64
-    base = np.repeat(np.arange(clients, dtype=kind) * kind(rows), np.diff(offsets[start : stop + 1]))[:, None]
+    base = np.repeat((np.arange(clients) * rows).astype(kind), np.diff(offsets[start : stop + 1]))[:, None]
     pads = {name: column[span] < 0 for name, column in flat.items() if np.any(column[span] < 0)}
     keys = {name: column[span].astype(kind) + base for name, column in flat.items()}
     kept = [key[~pads[name]] if name in pads else key.reshape(-1) for name, key in keys.items()]
@@ -92,7 +93,7 @@ def _chunks(offsets: np.ndarray, width: int) -> list[tuple[int, int]]:
     while cuts[-1] < clients:
         limit = offsets[cuts[-1]] + CHUNK // width
         cuts.append(max(cuts[-1] + 1, int(np.searchsorted(offsets, limit, side="right")) - 1))
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(pairwise(cuts))
 
 
 def _slots(held: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:

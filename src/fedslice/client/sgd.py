@@ -1,4 +1,4 @@
-"""Local training with any optax optimizer: ClientOpt of FedOpt (Reddi et al. 2021), SGD in FedAvg (McMahan et al. 2017).
+"""Local training with any optax optimizer: ClientOpt of FedOpt (Reddi et al. 2021), SGD in FedAvg (McMahan et al.).
 
     x_{j+1} = x_j - ClientOpt(grad F(x_j, xi_j)),  j = 1 ... I;     update = x_{I+1} - x_1
 

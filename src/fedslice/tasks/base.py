@@ -28,7 +28,7 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One workload, ready to train.  ``settings`` are the published ones, ``learning_rates`` those of each algorithm."""
+    """One workload, ready to train: ``settings`` and each algorithm's ``learning_rates`` are the published ones."""
 
     name: str
     model: Model

@@ -1,7 +1,8 @@
 """Quadratics with known answers.
 
 Example 1 of Ding et al.: f = w1^2 / N + w2^2 + const, w1 held by one client of N, w2 by all.  With exact gradients, one
-local step and rate 1/2, FedAvg has w1 = (1 - 1/N)^r w1(0) after r rounds and w2 = 0 after one; FedSubAvg has both 0 after one.
+local step and rate 1/2, FedAvg has w1 = (1 - 1/N)^r w1(0) after r rounds and w2 = 0 after one; FedSubAvg has both 0
+after one.
 
 The general population (Field Guide 4.3): F_i(x) = 1/2 (x - c_i)^T A_i (x - c_i), here on the rows S(i) of a table, with
 optimum (E A_i)^+ E A_i c_i.

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedslice.errors import DownloadError, InputError, MissingDataError
+
 URL = "https://files.grouplens.org/datasets/movielens/ml-1m.zip"
 MD5 = "c4d9eecfca2ab87c1945afe126590906"
 GENDERS = ("F", "M")
@@ -69,9 +71,9 @@ def read_ml1m(folder: Path) -> Ratings:
     raters, rated = users.astype(np.str_), movies.astype(np.str_)
     for kind, used, listed in (("user", raters, set(people)), ("movie", rated, set(titles))):
         if unknown := set(used.tolist()) - listed:
-            raise ValueError(f"ratings.dat has {kind} {min(unknown)}, not listed in {kind}s.dat")
+            raise InputError(f"ratings.dat has {kind} {min(unknown)}, not listed in {kind}s.dat")
     if silent := len(people) - len(users):  # officially everybody has rated
-        raise ValueError(f"ratings.dat is cut off: {silent} users of users.dat have no rating. Download {URL} again")
+        raise InputError(f"ratings.dat is cut off: {silent} users of users.dat have no rating. Download {URL} again")
     gender = _codes("gender", GENDERS, [people[name][1] for name in raters])
     age = _codes("age", AGES, [people[name][2] for name in raters])
     named = np.array([titles[name] for name in rated])
@@ -87,10 +89,10 @@ def _texts(path: Path) -> dict[str, bytes]:
         files = [place / name for place in (root, root / "ml-1m") for name in _COLUMNS]
         found = {file.name: file.read_bytes() for file in files if file.is_file()}
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{archive} is damaged ({error}). Download {URL} again") from error
+        raise InputError(f"{archive} is damaged ({error}). Download {URL} again") from error
     if missing := " and ".join(sorted(_COLUMNS.keys() - found.keys())):
         need = f"MovieLens-1M is {', '.join(_COLUMNS)}: download {URL} and give the zip or folder"
-        raise FileNotFoundError(f"{missing} not found in {path}. {need}")
+        raise MissingDataError(f"{missing} not found in {path}. {need}")
     mark = b"\xef\xbb\xbf"
     return {n: t.removeprefix(mark).replace(b"\r\n", b"\n").rstrip() for n, t in found.items()}
 
@@ -101,7 +103,7 @@ def _rows(name: str, text: bytes) -> list[list[str]]:
     for number, row in enumerate(rows, 1):
         if len(row) != _COLUMNS[name]:
             want = f"expected {_COLUMNS[name]} fields separated by '::', got {'::'.join(row)!r}"
-            raise ValueError(f"{name} line {number}: {want}. If cut off, download {URL} again")
+            raise InputError(f"{name} line {number}: {want}. If cut off, download {URL} again")
     return rows
 
 
@@ -112,13 +114,13 @@ def _table(text: bytes) -> NDArray[np.int64]:
         line = text[end:].split(b"\n")[0].decode("latin-1")
         want = f"expected user::movie::rating::time, whole numbers, rating 1 to 5, got {line!r}"
         number = 1 + text.count(b"\n", 0, end)
-        raise ValueError(f"ratings.dat line {number}: {want}. If cut off, download {URL} again")
+        raise InputError(f"ratings.dat line {number}: {want}. If cut off, download {URL} again")
     return np.fromstring(text.replace(b"::", b" "), np.int64, sep=" ").reshape(-1, 4)
 
 
 def _codes(what: str, known: tuple[str, ...], values: list[str]) -> NDArray[np.int8]:
     if unknown := set(values) - set(known):
-        raise ValueError(f"users.dat has {what} {min(unknown)!r}: expected one of {known}")
+        raise InputError(f"users.dat has {what} {min(unknown)!r}: expected one of {known}")
     return np.array([known.index(value) for value in values], np.int8)
 
 
@@ -135,9 +137,9 @@ def fetch_ml1m(folder: Path) -> Path:
         with urllib.request.urlopen(URL, timeout=30) as answer:
             content: bytes = answer.read()
     except (OSError, HTTPException) as error:
-        raise ConnectionError(f"could not download MovieLens-1M ({error}). {advice}") from error
+        raise DownloadError(f"could not download MovieLens-1M ({error}). {advice}") from error
     if (found := hashlib.md5(content, usedforsecurity=False).hexdigest()) != MD5:
-        raise ValueError(f"{URL} gave MD5 {found}, expected {MD5}. {advice}")
+        raise InputError(f"{URL} gave MD5 {found}, expected {MD5}. {advice}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent) as scratch:
         whole = Path(scratch, target.name)
@@ -159,7 +161,7 @@ def synthetic(seed: int = 0, scale: float = 1.0) -> Ratings:
     """
     users, movies = round(_USERS * scale), round(_MOVIES * scale**0.5)
     if users < 10:
-        raise ValueError(f"scale={scale} leaves {users} users: use a scale of at least 0.002")
+        raise InputError(f"scale={scale} leaves {users} users: use a scale of at least 0.002")
     rng = np.random.default_rng(seed)
     person = np.arange(users) * _USERS // users
     gender = rng.permutation((person >= _USERS - _MEN).astype(np.int8))

@@ -1,0 +1,215 @@
+"""Run a task with an algorithm into a folder: exact settings, metrics of each evaluated round, checkpoint, model.
+
+settings.json            what was run
+metrics.jsonl            one line for each evaluated round
+checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
+model.safetensors        the trained model, with names.json for its rows
+"""
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedslice import export
+from fedslice.checkpoint import NAME as CHECKPOINT
+from fedslice.checkpoint import atomic_write
+from fedslice.errors import InputError
+from fedslice.evaluate import Evaluator
+from fedslice.progress import bar
+from fedslice.registry import Settings, find_method, sampler_for
+from fedslice.simulate import Run, simulate
+from fedslice.tasks.base import Task
+
+TRAIN_SAMPLE = 10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
+SAVE_EVERY = 20.0  # seconds between checkpoints
+
+Line = dict[str, Any]
+
+
+class Scorer:
+    """Measures train loss, test loss and the task's metrics; made once for a task, used by all its runs."""
+
+    def __init__(self, task: Task) -> None:
+        self.train = Evaluator(task.model, task.train.sample(TRAIN_SAMPLE))
+        self.test = Evaluator(task.model, task.test)
+
+    def __call__(self, run: Run) -> dict[str, float]:
+        """The figures of one evaluation."""
+        train = self.train(run.params(self.train.ids())).pooled
+        test = self.test(run.params(self.test.ids())).pooled
+        figures = {"train_loss": train["loss"], "test_loss": test["loss"]}
+        return figures | {name: value for name, value in test.items() if name != "loss"}
+
+
+@dataclass
+class Experiment:
+    """One run of one algorithm on a task.  ``execute`` returns the final line."""
+
+    task: Task
+    algorithm: str
+    settings: Settings
+    rounds: int
+    seed: int = 0
+    eval_every: int = 10
+    out: Path | None = None
+    scorer: Scorer | None = None
+    emit: Callable[[Line], None] = lambda line: None
+    tell: Callable[[str], None] = lambda text: None
+    progress: bool = False
+    lines: list[Line] = field(default_factory=list)
+
+    def execute(self, run: Run | None = None) -> Line:
+        """Train to the last round, from the checkpoint in ``out`` if there is one of this very run."""
+        if self.rounds < 1 or self.eval_every < 1:
+            raise InputError("--rounds and --eval-every must be at least 1")
+        scorer = self.scorer or Scorer(self.task)
+        run = run or self.start()
+        self.lines = self._open(run)
+        for line in self.lines:
+            self.emit(line)
+        clock = _Clock()
+        with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
+            while run.round < self.rounds:
+                stop = min(self.rounds, (run.round // self.eval_every + 1) * self.eval_every)
+                for report in run.rounds(1 if not clock.compiled else stop - run.round):
+                    advance(report)
+                    if self.out and clock.due():
+                        run.save(self.out)
+                clock.lap(run.round)
+                if run.round == stop:
+                    self._record({"round": run.round, **scorer(run), **run.totals})
+                    clock.skip()
+        return self._finish(run, clock)
+
+    def start(self) -> Run:
+        """The run, before its first round."""
+        method = find_method(self.algorithm)
+        population = self.task.train.pool() if method.pooled else self.task.train
+        algorithm = method.build(self.task, self.settings)
+        sampler = sampler_for(method, self.settings, population)
+        text = self.settings.engine
+        engine: str | int = int(text) if text.isdigit() else text
+        return simulate(
+            algorithm, population, sampler=sampler, seed=self.seed, engine=engine, threads=self.settings.threads
+        )
+
+    def _identity(self) -> Line:
+        return {
+            "task": self.task.name,
+            "data": self.task.source,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "eval_every": self.eval_every,
+            "settings": self.settings.as_dict(),
+        }
+
+    def _open(self, run: Run) -> list[Line]:
+        """Make the folder, or take up the run that is in it; returns the lines of the rounds already done."""
+        if self.out is None:
+            return []
+        file, mine = self.out / "settings.json", self._identity()
+        if not file.exists():
+            self.out.mkdir(parents=True, exist_ok=True)
+            if any(self.out.iterdir()):
+                raise InputError(f"{self.out} holds other files: give --out an empty or a new folder")
+            atomic_write(file, json.dumps(mine, indent=2).encode())
+            return []
+        try:
+            known = json.loads(file.read_text())
+        except ValueError as error:
+            raise InputError(f"{file} is damaged ({error}): choose another --out") from error
+        different = [key for key in mine if known.get(key) != mine[key]]
+        if different:
+            raise InputError(
+                f"{self.out} holds a run with other {', '.join(different)}: choose another --out, or the same settings "
+                "to go on with it. Nothing was changed."
+            )
+        if (self.out / CHECKPOINT).exists():
+            run.restore(self.out)
+            if run.round > self.rounds:
+                raise InputError(f"{self.out} holds {run.round} rounds already: ask for more with --rounds")
+            self.tell(f"going on from round {run.round} of the run in {self.out}")
+        return self._past(run.round)
+
+    def _past(self, done: int) -> list[Line]:
+        """The metrics up to the checkpoint; what came after it will be computed again."""
+        assert self.out is not None
+        file = self.out / "metrics.jsonl"
+        kept = []
+        for text in file.read_text().splitlines() if file.exists() else []:
+            try:
+                line = json.loads(text)
+            except ValueError:  # a line cut off by a kill
+                break
+            if line["round"] <= done:
+                kept.append(line)
+        atomic_write(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        return kept
+
+    def _record(self, line: Line) -> None:
+        self.lines.append(line)
+        self.emit(line)
+        if self.out:
+            with (self.out / "metrics.jsonl").open("a") as handle:
+                handle.write(json.dumps(line) + "\n")
+
+    def rounds_to_target(self) -> int | None:
+        """The first evaluated round at which the task's target was met."""
+        target = self.task.target
+        return next((line["round"] for line in self.lines if target and target.reached(line)), None)
+
+    def _finish(self, run: Run, clock: "_Clock") -> Line:
+        if self.out:
+            run.save(self.out)
+            export.write_model(export.model_of(run), self.out)
+        scale = 1024 if sys.platform != "darwin" else 1024**2
+        done = {
+            "done": True,
+            "rounds": run.round,
+            "rounds_to_target": self.rounds_to_target(),
+            "ms_per_round": clock.ms_per_round(),
+            "compile_s": clock.compile_s,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
+            "out": str(self.out) if self.out else None,
+        }
+        self.emit(done)
+        return done
+
+
+class _Clock:
+    """Steady-state time a round: laps between evaluations, without the first round, which compiles."""
+
+    def __init__(self) -> None:
+        self.compile_s = 0.0
+        self.compiled = False
+        self.laps: list[tuple[float, int]] = []
+        self.round: int | None = None
+        self.saved = self.begun = time.perf_counter()
+
+    def lap(self, round: int) -> None:
+        now = time.perf_counter()
+        if not self.compiled:
+            self.compiled, self.compile_s = True, now - self.begun
+        else:
+            self.laps.append((now - self.begun, round - (self.round or 0)))
+        self.begun, self.round = now, round
+
+    def skip(self) -> None:
+        self.begun = time.perf_counter()
+
+    def due(self) -> bool:
+        now = time.perf_counter()
+        if now - self.saved < SAVE_EVERY:
+            return False
+        self.saved = now
+        return True
+
+    def ms_per_round(self) -> float | None:
+        rates = [1e3 * seconds / rounds for seconds, rounds in self.laps if rounds]
+        return statistics.median(rates) if rates else None

@@ -1,0 +1,124 @@
+"""A trained model on disk, with the users' own names for its rows: safetensors, npz and Parquet."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedslice.checkpoint import atomic_write
+from fedslice.errors import InputError, MissingDataError
+from fedslice.simulate import Run
+
+MODEL, NAMES = "model.safetensors", "names.json"
+
+
+class Rows(NamedTuple):
+    """The rows of one table that some client held: ids, what they are called (or ""), how many held them, values."""
+
+    ids: np.ndarray
+    names: list[str]
+    heat: np.ndarray
+    values: np.ndarray
+
+
+class Exported(NamedTuple):
+    """A trained model: dense leaves by path, tables by name."""
+
+    dense: dict[str, np.ndarray]
+    tables: dict[str, Rows]
+
+    def row(self, table: str, name: str) -> np.ndarray:
+        """One row by the user's name for it."""
+        rows = self.tables[table]
+        if name not in rows.names:
+            raise InputError(f"table {table!r} has no row named {name!r}")
+        return np.asarray(rows.values[rows.names.index(name)])
+
+
+def model_of(run: Run) -> Exported:
+    """The run's model: dense leaves, and every table row that some client holds."""
+    params, heat = run.params(), run.population.heat(run.model)
+    tables = {}
+    for name, table in run.model.tables.items():
+        ids = run.spaces[run.model.space_of[name]].ids
+        known = next((run.population.names[f] for f in table.fields if f in run.population.names), None)
+        names = [] if known is None else known[ids].astype(str).tolist()
+        tables[name] = Rows(ids, names, heat.counts(name).astype(np.int64), np.asarray(params[name]))
+    rest = {name: leaf for name, leaf in params.items() if name not in tables}
+    paths = jax.tree_util.tree_leaves_with_path(rest)
+    return Exported(
+        {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(x) for path, x in paths}, tables
+    )
+
+
+def write_model(model: Exported, folder: Path) -> None:
+    """Into ``model.safetensors`` and ``names.json`` of a run folder."""
+    arrays = {f"dense/{path}": leaf for path, leaf in model.dense.items()}
+    for name, rows in model.tables.items():
+        arrays |= {f"table/{name}/ids": rows.ids, f"table/{name}/heat": rows.heat, f"table/{name}/values": rows.values}
+    atomic_write(folder / MODEL, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+    names = {name: rows.names for name, rows in model.tables.items()}
+    atomic_write(folder / NAMES, json.dumps(names, ensure_ascii=False).encode())
+
+
+def read_model(folder: Path) -> Exported:
+    """The trained model of a run folder."""
+    if not (folder / MODEL).exists() or not (folder / NAMES).exists():
+        raise MissingDataError(f"{folder} holds no trained model ({MODEL}): give the --out folder of a finished run")
+    try:
+        arrays = load((folder / MODEL).read_bytes())
+        names = json.loads((folder / NAMES).read_text(encoding="utf-8"))
+        tables = {
+            name: Rows(
+                *(arrays[f"table/{name}/ids"], given), *(arrays[f"table/{name}/{k}"] for k in ("heat", "values"))
+            )
+            for name, given in names.items()
+        }
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"the model in {folder} is damaged ({error}): train it again or restore a copy") from error
+    return Exported({k.removeprefix("dense/"): v for k, v in arrays.items() if k.startswith("dense/")}, tables)
+
+
+def export(model: Exported, file: Path) -> list[Path]:
+    """To ``.npz``, ``.safetensors`` or ``.parquet`` (one file a table, named after it when there are several)."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        return _parquet(model, file)
+    arrays: dict[str, np.ndarray] = {**model.dense}
+    for name, rows in model.tables.items():
+        arrays |= {name: rows.values, f"{name}.ids": rows.ids, f"{name}.heat": rows.heat}
+        if file.suffix == ".npz" and rows.names:
+            arrays[f"{name}.names"] = np.array(rows.names)
+    if file.suffix == ".npz":
+        with file.open("wb") as handle:
+            np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+    elif file.suffix == ".safetensors":
+        about = {f"{name}.names": json.dumps(rows.names) for name, rows in model.tables.items()}
+        atomic_write(file, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, about))
+    else:
+        raise InputError(f"{file.name}: give a name ending in .parquet, .npz or .safetensors")
+    return [file]
+
+
+def _parquet(model: Exported, file: Path) -> list[Path]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow: pip install 'fedslice[data]'") from error
+    if not model.tables:
+        raise InputError("the model has no tables to export as Parquet: use .npz or .safetensors")
+    files = []
+    for name, rows in model.tables.items():
+        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values.reshape(len(rows.values), -1))
+        columns = {"row": rows.ids, "heat": rows.heat, name: values}
+        if rows.names:
+            columns = {"name": rows.names, **columns}
+        path = file if len(model.tables) == 1 else file.with_stem(f"{file.stem}-{name}")
+        parquet.write_table(pyarrow.table(columns), path)
+        files.append(path)
+    return files

@@ -1,0 +1,80 @@
+"""Logistic regression on categorical features: one weight for each value of each feature.
+
+    p(label = 1) = sigmoid(bias + sum of the weights of the example's features)
+
+The loss is the ordinary binary cross-entropy (the FedSubAvg paper's figures are half of it).
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedslice.errors import InputError
+from fedslice.model import Model, Table, lookup
+from fedslice.population import Population
+from fedslice.tasks.base import Task
+from fedslice.types import Array, Batch, Params
+
+COHORT = 50
+SETTINGS = {"cohort": COHORT, "steps": 10, "batch": 5, "weights": "examples"}
+
+
+def logistic(rows: int) -> Model:
+    """The model over one table ``weight`` indexed by the field ``features``.
+
+    >>> logistic(10).tables["weight"].rows
+    10
+    """
+
+    def logit(params: Params, batch: Batch) -> Array:
+        return jnp.sum(lookup(params["weight"], batch["features"]), axis=-1) + params["bias"]
+
+    def loss(params: Params, batch: Batch) -> Array:
+        z = logit(params, batch)
+        return jax.nn.softplus(z) - batch["label"] * z
+
+    def accuracy(params: Params, batch: Batch) -> Array:
+        return ((logit(params, batch) > 0) == (batch["label"] > 0.5)).astype(jnp.float32)
+
+    table = Table(rows=rows, fields=("features",))
+    return Model(lambda key: {"bias": jnp.zeros(())}, loss, {"weight": table}, metrics={"accuracy": accuracy})
+
+
+def one_space(population: Population, fields: Sequence[str], label: str | None) -> tuple[Population, int]:
+    """All fields' ids side by side in one field ``features``, rows named ``field=value``; and the number of rows."""
+    parts, names, start = [], [], 0
+    for field in fields:
+        ids = population.columns[field].reshape(population.examples, -1)
+        parts.append(np.where(ids < 0, -1, ids + start))
+        names += [f"{field}={name}" for name in population.names[field]]
+        start += len(population.names[field])
+    columns = {"features": np.concatenate(parts, 1).astype(np.int32)}
+    if label is not None:
+        columns["label"] = population.columns[label].astype(np.float32)
+    return Population(columns, population.offsets, population.clients, {"features": np.array(names)}), start
+
+
+def from_population(population: Population, fields: Sequence[str], label: str, seed: int = 0) -> Task:
+    """A task from the user's own data: a random fifth of the examples is held out.
+
+    >>> people = Population.from_arrays(
+    ...     [0, 0, 1, 1, 1], {"item": np.array(["x", "y"])}, item=[0, 1, 0, 1, 1], label=[0, 1, 0, 1, 1]
+    ... )
+    >>> from_population(people, ["item"], "label").model.tables["weight"].rows
+    2
+    """
+    values = np.unique(population.columns[label])
+    if not set(values.tolist()) <= {0, 1}:
+        raise InputError(f"the label {label!r} must be 0 or 1, but has values such as {values[:5].tolist()}")
+    stacked, rows = one_space(population, fields, label)
+    train, test = stacked.split(examples=0.2, seed=seed)
+    settings = {**SETTINGS, "cohort": min(COHORT, int((train.counts > 0).sum()))}
+    return Task("lr", logistic(rows), train, test, settings, {"": 0.1}, source="your file")
+
+
+def whole(population: Population, fields: Sequence[str]) -> Task:
+    """The same without labels and without a test set: enough to look at the heat."""
+    stacked, rows = one_space(population, fields, None)
+    return Task("lr", logistic(rows), stacked, stacked, SETTINGS, source="your file")

@@ -1,0 +1,264 @@
+"""The laws that every recipe obeys: one test for each law, over all recipes."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import ROWS, arrays, assert_params_close, dense_init, logistic, logistic_loss, people, run_of, state_bytes
+
+import fedslice as fs
+from fedslice.model import Model
+from fedslice.population import Population
+from fedslice.simulate import Run
+from fedslice.types import Algorithm
+
+MODEL = logistic()
+WORK: dict[str, Any] = {"steps": 3, "batch": 4}
+
+
+def avg(**settings: Any) -> Callable[[Model, Population], Algorithm]:
+    return lambda model, population: fs.recipes.fedavg(model, optax.sgd(0.3), **{**WORK, **settings})
+
+
+def sub(**settings: Any) -> Callable[[Model, Population], Algorithm]:
+    return lambda model, population: fs.recipes.fedsubavg(
+        model, optax.sgd(0.1), heat=population.heat(model), **{**WORK, **settings}
+    )
+
+
+RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
+    "fedavg": avg(weights="uniform"),
+    "fedavg-weighted": avg(),
+    "fedavg-epochs": avg(steps=None, epochs=2),
+    "fedavgm": avg(server=optax.sgd(1.0, momentum=0.9)),
+    "fedadam": avg(server=optax.adam(0.1, b2=0.99, eps=1e-3)),
+    "fedyogi": avg(server=optax.yogi(0.1, b2=0.99, eps=1e-3)),
+    "fedsubavg": sub(weights="uniform"),
+    "fedsubavg-weighted": sub(),
+    "fedsubavg-adam": sub(server=optax.adam(0.1, b2=0.99, eps=1e-3)),
+    "fedsgd": lambda model, _: fs.recipes.fedsgd(model, server=optax.sgd(0.5), batch=4),
+    "fedsgd-heat": lambda model, p: fs.recipes.fedsgd(model, server=optax.sgd(0.2), batch=4, heat=p.heat(model)),
+    "central": lambda model, _: fs.recipes.central(model, optax.sgd(0.3), steps=3, batch=8),
+}
+STATELESS_SERVER = [name for name in RECIPES if not name.endswith(("avgm", "adam", "yogi"))]
+NO_HEAT = [name for name in STATELESS_SERVER if "sub" not in name and "heat" not in name]
+all_recipes = pytest.mark.parametrize("name", RECIPES)
+
+
+def clients_of(name: str, population: Population) -> Population:
+    return population.pool() if name == "central" else population
+
+
+def sampler_of(name: str) -> fs.sampling.Sampler:
+    return fs.sampling.full() if name == "central" else fs.sampling.uniform(4)
+
+
+def trained(name: str, rounds: int = 3, population: Population | None = None, **settings: Any) -> Run:
+    """A run of one recipe on the small population."""
+    chosen = clients_of(name, people() if population is None else population)
+    settings = {"sampler": sampler_of(name)} | settings
+    return run_of(RECIPES[name](MODEL, chosen), chosen, rounds, **settings)
+
+
+@cache
+def base(name: str) -> Any:
+    """Three rounds with the vectorised engine: what most laws compare with."""
+    return jax.tree.map(np.array, trained(name).params())
+
+
+@all_recipes
+@pytest.mark.parametrize("how", [("map", 1), (2, 1), ("map", 2), ("vmap", 2), ("debug", 1)], ids=str)
+def test_vectorised_is_mapped_is_chunked_is_threaded_is_debug(name: str, how: tuple[Any, int]) -> None:
+    assert_params_close(trained(name, engine=how[0], threads=how[1]).params(), base(name))
+
+
+@all_recipes
+def test_the_order_in_which_clients_are_given_is_nothing(name: str) -> None:
+    columns = arrays()
+    blocks = [np.flatnonzero(columns["client"] == client) for client in np.unique(columns["client"])]
+    order = np.concatenate([blocks[b] for b in (4, 0, 6, 2, 5, 1, 3)])
+    shuffled = {key: column[order] for key, column in columns.items()}
+    given = Population.from_arrays(shuffled.pop("client"), **shuffled)
+    other = people()
+    if name == "central":  # pooling keeps the canonical order too
+        assert all(np.array_equal(given.columns[key], other.columns[key]) for key in other.columns)
+    assert state_bytes(trained(name, population=given)) == state_bytes(trained(name, population=other))
+
+
+@all_recipes
+def test_a_client_without_data_is_nothing(name: str) -> None:
+    """The last client loses its data; drawn by force, with weight zero, it changes no parameter."""
+    counts = people().counts
+    whole = people()
+    emptied = whole.select(whole.owners != len(whole) - 1)
+    assert emptied.counts.tolist() == [*counts[:-1], 0]
+    without = clients_of(name, whole.subset(np.arange(len(whole) - 1)))
+    emptied = clients_of(name, emptied)
+    full = {"sampler": fs.sampling.full()}
+    expected = run_of(RECIPES[name](MODEL, without), without, 3, **full).params()
+    for forced in (False, True):
+        run = run_of(RECIPES[name](MODEL, emptied), emptied, **full)
+        if forced:
+            run.eligible = np.arange(len(emptied))
+        reports = list(run.rounds(3))
+        assert reports[0].clients == len(without) + (forced and name != "central")
+        assert reports[0].failed == 0
+        assert_params_close(run.params(), expected)
+
+
+@all_recipes
+def test_padding_is_nothing(name: str) -> None:
+    run = trained(name, rounds=0)
+    exact = dict(run.planner.capacity)
+    run.planner.capacity = {key: size + 3 for key, size in exact.items()}
+    reports = list(run.rounds(3))
+    assert run.planner.capacity == {key: size + 3 for key, size in exact.items()}
+    assert reports[-1].failed == 0
+    assert_params_close(run.params(), base(name))
+
+
+@all_recipes
+def test_saving_and_restoring_is_nothing(name: str, tmp_path: Path) -> None:
+    straight = trained(name, rounds=10)
+    first = trained(name, rounds=5)
+    first.save(tmp_path)
+    second = trained(name, rounds=0)
+    second.restore(tmp_path)
+    assert second.round == 5
+    reports = list(second.rounds(5))
+    assert [report.round for report in reports] == [6, 7, 8, 9, 10]
+    assert state_bytes(second) == state_bytes(straight)
+    assert state_bytes(first) != state_bytes(straight)
+
+
+@all_recipes
+def test_same_seed_same_bytes_other_seed_other_bytes(name: str) -> None:
+    assert state_bytes(trained(name, seed=5)) == state_bytes(trained(name, seed=5))
+    # another seed: other first rows, other cohorts and other batches
+    assert state_bytes(trained(name, seed=5)) != state_bytes(trained(name, seed=6))
+
+
+@all_recipes
+def test_compiled_once_for_a_given_shape(name: str) -> None:
+    run = trained(name, rounds=0)
+    shapes = set()
+    plan = run.planner.plan
+
+    def noting(round: int, cohort: np.ndarray) -> Any:
+        made = plan(round, cohort)
+        shapes.add(str(jax.tree.map(np.shape, made[0])))
+        return made
+
+    run.planner.plan = noting  # type: ignore[method-assign]
+    for _ in run.rounds(12):
+        pass
+    assert run.engine.whole._cache_size() == len(shapes) <= 2
+
+
+@all_recipes
+def test_a_constant_shape_compiles_once(name: str) -> None:
+    run = trained(name, rounds=12, sampler=fs.sampling.full(), rows="held")
+    assert run.engine.whole._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", STATELESS_SERVER)
+def test_touched_rows_are_held_rows_without_momentum(name: str) -> None:
+    assert_params_close(trained(name, rows="held").params(), base(name))
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedsubavg-adam"])
+def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
+    """Lazy server optimizers: a row that the cohort does not touch does not move, whatever its momentum."""
+    run = trained(name, rounds=4)
+    space = run.spaces["w"]
+    before = jax.tree.map(np.array, run.store.state)
+    plan, _ = run.planner.plan(run.round, run.cohort(run.round))
+    touched = np.isin(np.arange(len(space.ids)), plan.union["w"])
+    assert 0 < touched.sum() < len(touched)
+    for _ in run.rounds(1):
+        pass
+    for tag, old, new in zip(
+        jax.tree.leaves(run.tags.state), jax.tree.leaves(before), jax.tree.leaves(run.store.state), strict=True
+    ):
+        if tag == "w":
+            assert np.array_equal(old[~touched], np.asarray(new)[~touched])
+    moved = np.asarray(run.store.state.server[0]["w"]) != before.server[0]["w"]
+    assert moved[touched].all()
+
+
+@pytest.mark.parametrize("name", NO_HEAT)
+def test_working_set_is_full_table(name: str) -> None:
+    """The same model with its table declared as a dense leaf, which every client then downloads whole.
+
+    Without heat the mathematics is the same: rows outside S(i) have zero gradient.
+    """
+    sparse = trained(name, rounds=4)
+    first = trained(name, rounds=0).table("w", np.arange(ROWS))
+    dense = Model(lambda key: {**dense_init(key), "w": jnp.asarray(first)}, logistic_loss)
+    chosen = clients_of(name, people())
+    run = run_of(RECIPES[name](dense, chosen), chosen, 4, sampler=sampler_of(name))
+    expected = {**sparse.params(), "w": sparse.table("w", np.arange(ROWS))}
+    assert_params_close(dict(sorted(run.params().items())), dict(sorted(expected.items())))
+    assert not np.allclose(run.params()["w"], first, atol=1e-3)
+
+
+@all_recipes
+def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Path) -> None:
+    run = trained(name, store=tmp_path / "tables")
+    assert_params_close(run.params(), base(name))
+    run.save(tmp_path)
+    again = trained(name, rounds=0, store=tmp_path / "other")
+    again.restore(tmp_path)
+    assert_params_close(again.params(), run.params(), rtol=0, atol=0)
+    for one, other in zip(jax.tree.leaves(run.store.snapshot()), jax.tree.leaves(again.store.snapshot()), strict=True):
+        assert np.array_equal(one, other)
+    for a, b in zip(run.rounds(2), again.rounds(2), strict=True):
+        assert np.array_equal(a.values, b.values)
+    assert state_bytes(again) == state_bytes(run)
+
+
+# -- degenerate cases, by derivation ------------------------------------------------------------------------------------
+
+
+def every_row_at_every_client() -> Population:
+    """Client i's examples mention all rows between them, so n_m = N, though batches touch only some."""
+    rng = np.random.default_rng(3)
+    clients = 4
+    item = np.concatenate([rng.permutation(ROWS).reshape(-1, 2) for _ in range(clients)])
+    n = len(item)
+    owner = np.repeat(np.arange(clients), ROWS // 2)
+    history = np.full((n, 3), -1)
+    return Population.from_arrays(owner, item=item, history=history, x=rng.normal(size=n), label=rng.random(n).round())
+
+
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
+def test_fedsubavg_where_all_hold_all_is_fedavg(weights: str) -> None:
+    """n_m = N and equal |D_i| make every coefficient 1, exactly."""
+    population = every_row_at_every_client()
+    heat = population.heat(MODEL)
+    assert heat.counts("w").tolist() == [4.0] * ROWS
+    one = fs.recipes.fedavg(MODEL, optax.sgd(0.3), weights=weights, **WORK)
+    two = fs.recipes.fedsubavg(MODEL, optax.sgd(0.3), heat=heat, weights=weights, **WORK)
+    assert_params_close(run_of(one, population, 3).params(), run_of(two, population, 3).params(), rtol=1e-6, atol=1e-7)
+
+
+def test_fedavg_of_one_full_batch_step_is_fedsgd() -> None:
+    """One local step of rate g on all data from all clients: x - g * sum |D_i| grad f_i / sum |D_i|, FedSGD's step."""
+    largest = max(people().counts)
+    one = fs.recipes.fedavg(MODEL, optax.sgd(0.5), epochs=1, batch=int(largest))
+    two = fs.recipes.fedsgd(MODEL, server=optax.sgd(0.5), batch=3)
+    assert_params_close(run_of(one, people(), 4).params(), run_of(two, people(), 4).params())
+
+
+def test_fedsgd_weighted_is_central_gradient_descent() -> None:
+    """sum |D_i| grad f_i / sum |D_i| is the gradient of the pooled mean loss."""
+    federated = run_of(fs.recipes.fedsgd(MODEL, server=optax.sgd(0.5), batch=4), people(), 4)
+    pooled = people().pool()
+    central = run_of(fs.recipes.fedsgd(MODEL, server=optax.sgd(0.5), batch=64), pooled, 4)
+    assert_params_close(federated.params(), central.params())
