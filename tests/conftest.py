@@ -17,6 +17,7 @@ def pytest_configure() -> None:
         os.environ[CACHE] = made[0].name
     jax.config.update("jax_compilation_cache_dir", os.environ[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 

@@ -49,7 +49,7 @@ def logistic(rows: int = ROWS, init: Any = jax.nn.initializers.normal(0.3)) -> M
 
 
 def dense_init(key: jax.Array) -> dict[str, Any]:
-    return {"dense": {"slope": jnp.full((), 0.1), "bias": jnp.zeros(())}}
+    return {"dense": {"slope": jnp.ones(()) / 10, "bias": jnp.zeros(())}}
 
 
 def run_of(method: Any, population: Population, rounds: int = 0, **settings: Any) -> Run:

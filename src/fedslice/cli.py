@@ -308,3 +308,7 @@ def _print_json(line: dict[str, Any]) -> None:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -38,6 +38,6 @@ class DebugEngine(Engine):
         loss = float(after(max(0, bad - 1)).metrics["loss"])
         return (
             f"client {self.names[number]} (number {number}, {int(part.weights)} examples) sent an update that is not "
-            f"finite in round {int(part.round) + 1}: it goes wrong at local step {bad} of {steps}; its mean loss before "
-            f"that was {loss:.4g}. Look at its examples, or lower the client learning rate."
+            f"finite in round {int(part.round) + 1}: it goes wrong at local step {bad} of {steps}; its mean loss "
+            f"before that was {loss:.4g}. Look at its examples, or lower the client learning rate."
         )

@@ -82,12 +82,12 @@ class Engine:
         """Every client's memory after the round."""
         return put(self.tags.memory, memory, {"client": plan.clients, **plan.held}, memories)
 
-    def client(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+    def client(self, working: State, memory: PyTree, plan: Plan, limit: Any = None) -> tuple[Message, PyTree]:
         """One client, from the server's offer to its encoded message; ``plan`` without its client axis."""
         offer = take(self.tags.offer, self.algorithm.server.offer(working.server), plan.places)
         remembered = take(self.tags.memory, memory, {"client": plan.clients, **plan.held})
         key = jax.random.fold_in(jax.random.fold_in(self.key, plan.round), plan.clients)
-        data = Data(plan.batches, plan.sizes, plan.steps, plan.weights)
+        data = Data(plan.batches, plan.sizes, plan.steps, plan.steps if limit is None else limit, plan.weights)
         message, kept = self.algorithm.client.run(offer, remembered, data, key)
         message, kept = _guard(message, (kept, remembered))
         for stage, state, tags in zip(self.algorithm.stages, working.stages, self.tags.state.stages, strict=True):
@@ -95,8 +95,10 @@ class Engine:
         return message, kept
 
     def _train(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+        limit = None if self.mode == "map" else jnp.max(plan.steps)
+
         def one(cohort: Plan) -> tuple[Message, PyTree]:
-            return self.client(working, memory, cohort._replace(round=plan.round))
+            return self.client(working, memory, cohort._replace(round=plan.round), limit)
 
         stacked = plan._replace(round=(), union={})
         if self.mode == "vmap":
@@ -117,7 +119,7 @@ class Engine:
 
     def _finish(self, working: State, messages: Message, plan: Plan) -> tuple[State, Array]:
         """Sum in the order of the clients, decode, step, report."""
-        total, report = self._reduce(messages, plan), _report(messages, plan)
+        total, report = self._reduce(messages, plan), _report(messages)
         kept = []
         for stage, state in zip(self.algorithm.stages[::-1], working.stages[::-1], strict=True):
             total, state = stage.decode(state, total)
@@ -139,7 +141,7 @@ class Engine:
         return Message(update, jnp.sum(messages.weight), messages.metrics)
 
 
-REPORT = ("loss", "failed", "update_norm")
+REPORT = ("loss", "start_loss", "failed", "update_norm")
 
 
 def _guard(message: Message, memory: tuple[PyTree, PyTree]) -> tuple[Message, PyTree]:
@@ -153,20 +155,21 @@ def _guard(message: Message, memory: tuple[PyTree, PyTree]) -> tuple[Message, Py
     return Message(update, jnp.where(good, message.weight, 0), {**metrics, "failed": ~good}), kept
 
 
-def _report(messages: Message, plan: Plan) -> dict[str, Array]:
+def _report(messages: Message) -> dict[str, Array]:
     seen = messages.metrics["examples"]
-    loss = jnp.sum(seen * messages.metrics["loss"]) / jnp.maximum(jnp.sum(seen), 1)
-    return {"loss": loss, "failed": jnp.sum(messages.metrics["failed"].astype(jnp.float32))}
+    share = seen / jnp.maximum(jnp.sum(seen), 1)
+    losses = {name: jnp.sum(share * messages.metrics[name]) for name in ("loss", "start_loss")}
+    return {**losses, "failed": jnp.sum(messages.metrics["failed"].astype(jnp.float32))}
 
 
-def choose(mode: str | int, threads: int | None, numbers: int) -> tuple[str | int, int]:
-    """The engine's mode and threads for clients that hold so many ``numbers``, unless the user said them.
+def choose(mode: str | int, threads: int | None, numbers: int, clients: int) -> tuple[str | int, int]:
+    """Mode and threads for a cohort of ``clients`` that hold ``numbers`` numbers each, unless the user said them.
 
-    >>> choose("auto", None, 200)
+    >>> choose("auto", None, numbers=200, clients=50)
     ('vmap', 1)
     """
     if mode == "debug":
         return "debug", 1
     chosen = ("map" if numbers >= LARGE_CLIENT else "vmap") if mode == "auto" else mode
-    cores = threads if threads is not None else (os.cpu_count() or 1 if chosen != "vmap" else 1)
-    return chosen, cores
+    cores = 1 if chosen == "vmap" else min(os.cpu_count() or 1, max(1, clients))
+    return chosen, threads or cores

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import optax
 
@@ -39,13 +39,14 @@ class Settings:
 
     def change(self, key: str, value: str) -> "Settings":
         """A copy with one setting changed, from text."""
-        known = {entry.name: str(entry.type) for entry in fields(self)}
-        if key not in known:
-            raise InputError(f"there is no setting {key!r}; there are {', '.join(known)}")
+        kinds: dict[str, Any] = {entry.name: entry.type for entry in fields(self)}
+        if key not in kinds:
+            raise InputError(f"there is no setting {key!r}; there are {', '.join(kinds)}")
+        parse = next((kind for kind in (int, float) if kind in (kinds[key], *get_args(kinds[key]))), str)
         try:
-            parsed = int(value) if "int" in known[key] else float(value) if known[key] == "float" else value
+            parsed = parse(value)
         except ValueError:
-            raise InputError(f"{key}={value!r}: this must be a number") from None
+            raise InputError(f"{key}={value!r}: this must be a {'whole ' if parse is int else ''}number") from None
         changes: dict[str, Any] = {key: parsed} | {"steps": {"epochs": None}, "epochs": {"steps": None}}.get(key, {})
         return replace(self, **changes)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedslice import checkpoint
 from fedslice.debug import DebugEngine
-from fedslice.engine import Engine, Tags, choose
+from fedslice.engine import REPORT, Engine, Tags, choose
 from fedslice.errors import DivergedError, InputError
 from fedslice.plan import Plan, Planner, Traffic
 from fedslice.population import Population
@@ -25,6 +25,7 @@ from fedslice.store import DiskStore, RamStore, row_leaves
 from fedslice.types import Algorithm, Data, Message, Params, PyTree, State
 
 LAG = 8  # rounds that may be under way before the oldest one's report is checked
+PATIENCE = 3  # rounds with a far too high loss before a run is stopped
 WARM_UP = 4  # rounds planned ahead to find the sizes to pad to
 
 
@@ -41,17 +42,25 @@ class Report(NamedTuple):
     @property
     def loss(self) -> float:
         """Mean training loss of the cohort during its local steps."""
-        return float(np.asarray(self.values)[0])
+        return self._value("loss")
+
+    @property
+    def start_loss(self) -> float:
+        """Training loss of the cohort's first batches: that of the global model before the round."""
+        return self._value("start_loss")
 
     @property
     def failed(self) -> int:
         """Clients whose update was not finite; they had weight zero."""
-        return int(np.asarray(self.values)[1])
+        return int(self._value("failed"))
 
     @property
     def update_norm(self) -> float:
         """L2 norm of the aggregated update."""
-        return float(np.asarray(self.values)[2])
+        return self._value("update_norm")
+
+    def _value(self, name: str) -> float:
+        return float(np.asarray(self.values)[REPORT.index(name)])
 
     def __str__(self) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
@@ -80,6 +89,7 @@ class Run:
         self.model = model = algorithm.client.model
         self.round, self.stop_above = 0, stop_above
         self.first_loss: float | None = None
+        self._high = 0  # rounds in a row whose loss was far too high
         self.totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
         self.eligible = np.flatnonzero(population.counts)
         if not len(self.eligible):
@@ -87,8 +97,8 @@ class Run:
         self.spaces = population.spaces(model)
         key = jax.random.key(seed)
         self._init_key = jax.random.fold_in(key, 0)
-        self.tags, self._row_numbers = self._probe()
-        mode, cores = choose(engine, threads, self._row_numbers)
+        self.tags, self._numbers = self._probe()
+        mode, cores = choose(engine, threads, self._numbers, len(self.cohort(0)))
         stateful = bool(jax.tree.leaves(self.tags.memory))
         fields = model.fields(population.columns)
         data = Population({k: population.columns[k] for k in fields}, population.offsets, population.clients)
@@ -152,7 +162,7 @@ class Run:
             for k, v in self.population.columns.items()
             if k in fields
         }
-        return Data(batches, jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros(()))
+        return Data(batches, jnp.zeros(1, jnp.int32), jnp.int32(0), jnp.int32(0), jnp.zeros(()))
 
     def _first_memory(self) -> PyTree:
         """Every client's memory as after ``client.init``: dense leaves one a client, row leaves one a held row."""
@@ -235,16 +245,17 @@ class Run:
 
     def _check(self, report: Report) -> None:
         """Stop a run that went to infinity, saying what to try."""
-        loss, failed, norm = (float(value) for value in np.asarray(report.values))
+        loss, start, failed, norm = np.asarray(report.values).tolist()
         if self.first_loss is None and failed < report.clients:
-            self.first_loss = loss
-        limit = self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
+            self.first_loss = start
+        too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
+        self._high = self._high + 1 if too_high else 0
         if report.clients and failed == report.clients:
             reason = f"none of the {report.clients} clients sent a finite update"
         elif not np.isfinite(norm) or not np.isfinite(loss):
             reason = "the aggregated update is not finite"
-        elif loss > limit:
-            reason = f"the training loss {loss:.3g} is over {self.stop_above:g} times the first round's"
+        elif self._high == PATIENCE:
+            reason = f"the training loss {start:.3g} is over {self.stop_above:g} times that of the first model"
         else:
             return
         raise DivergedError(
@@ -294,7 +305,7 @@ def simulate(
     threads: int | None = None,
     rows: str = "touched",
     store: str | Path = "ram",
-    stop_above: float = 100.0,
+    stop_above: float = 10.0,
 ) -> Run:
     """Set up a run; nothing is trained yet.
 
@@ -302,7 +313,7 @@ def simulate(
     ``"auto"`` by the size of a client, ``"debug"`` slowly, naming the client that goes wrong.  ``rows="held"`` works on
     all of S(i) instead of the rows that the round's batches touch: the same result, but for server optimizers with
     momentum, which then also move held rows that saw no example.  ``store`` is ``"ram"`` or a folder for memory-mapped
-    tables.  The run stops when the loss exceeds ``stop_above`` times the first round's.
+    tables.  The run stops when the loss stays over ``stop_above`` times the first model's.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)

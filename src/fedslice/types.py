@@ -47,6 +47,7 @@ class Data(NamedTuple):
     batches: Batch  # every field [steps, batch, ...]
     sizes: Array  # int32 [steps]: real examples in each batch
     steps: Array  # int32: batches to use
+    limit: Array  # int32: the most steps of any client that runs along with this one
     examples: Array  # float32: |D_i|, examples the client holds
 
 

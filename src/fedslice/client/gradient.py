@@ -8,7 +8,7 @@ The batch size says only how many examples are summed at once.
 import jax
 import jax.numpy as jnp
 
-from fedslice.client.local import loop, mean_loss, metrics, work
+from fedslice.client.local import loop, mean_loss, work
 from fedslice.model import Model
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
 
@@ -24,14 +24,12 @@ def gradient(model: Model, *, batch: int = 32) -> Client:
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         local = model.fresh(key)
 
-        def add(carry: tuple[Params, Array], batch: Batch, size: Array) -> tuple[Params, Array]:
-            total, losses = carry
+        def add(total: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
             loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(offer)
             share = size / jnp.maximum(data.examples, 1)
-            return jax.tree.map(lambda t, g: t - share * g, total, grads), losses + loss
+            return jax.tree.map(lambda t, g: t - share * g, total, grads), loss
 
-        zero = jax.tree.map(jnp.zeros_like, offer)
-        update, losses = loop(data, add, (zero, jnp.zeros(())))
-        return Message(update, data.examples, metrics(losses, data)), memory
+        update, metrics = loop(data, add, jax.tree.map(jnp.zeros_like, offer))
+        return Message(update, data.examples, metrics), memory
 
     return Client(model, work(None, 1, batch), lambda params: (), run)

@@ -34,22 +34,31 @@ def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
     return jnp.sum(jnp.where(real, losses, 0)) / jnp.maximum(size, 1)
 
 
-def loop(data: Data, body: Callable[[Carry, Batch, Array], Carry], carry: Carry) -> Carry:
-    """``body(carry, batch, size)`` for each of the client's own steps: a client with less to do stops earlier."""
+def loop(
+    data: Data, body: Callable[[Carry, Batch, Array], tuple[Carry, Array]], carry: Carry
+) -> tuple[Carry, dict[str, Array]]:
+    """``body(carry, batch, size) -> (carry, loss)`` for each of the client's own steps, and the client's report.
 
-    def step(number: Array, carry: Carry) -> Carry:
-        return body(carry, {name: field[number] for name, field in data.batches.items()}, data.sizes[number])
+    A client with less to do stays as it is in the steps beyond its own; the loop is the same for all clients that run
+    side by side, or reading a batch would become a gather.  The report has the mean loss over the steps, the loss of
+    the first one, which is that of the offered model, and the examples gone through.
+    """
 
-    return jax.lax.fori_loop(0, data.steps, step, carry)
+    def step(number: Array, state: tuple[Carry, Array, Array]) -> tuple[Carry, Array, Array]:
+        carry, total, first = state
+        batch = {name: field[number] for name, field in data.batches.items()}
+        new, loss = body(carry, batch, data.sizes[number])
+        due = number < data.steps
+        kept = jax.tree.map(lambda after, before: jnp.where(due, after, before), new, carry)
+        return kept, total + jnp.where(due, loss, 0), jnp.where(due & (number == 0), loss, first)
+
+    zero = jnp.zeros(())
+    carry, total, first = jax.lax.fori_loop(0, data.limit, step, (carry, zero, zero))
+    steps = jnp.maximum(data.steps, 1).astype(jnp.float32)
+    seen = jnp.sum(data.sizes).astype(jnp.float32)
+    return carry, {"loss": total / steps, "start_loss": first, "examples": seen}
 
 
 def subtract(left: PyTree, right: PyTree) -> PyTree:
     """left - right, leaf by leaf."""
     return jax.tree.map(jnp.subtract, left, right)
-
-
-def metrics(loss_sum: Array, data: Data) -> dict[str, Array]:
-    """The client's report: its mean training loss and the examples it went through."""
-    steps = jnp.maximum(data.steps, 1).astype(jnp.float32)
-    seen = jnp.sum(data.sizes).astype(jnp.float32)
-    return {"loss": loss_sum / steps, "examples": seen}

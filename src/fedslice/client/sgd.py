@@ -6,10 +6,9 @@ The optimizer starts anew each round.  Local leaves are drawn afresh, trained al
 """
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import loop, mean_loss, metrics, subtract, work
+from fedslice.client.local import loop, mean_loss, subtract, work
 from fedslice.model import Model
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
 
@@ -33,15 +32,15 @@ def sgd(
         start: Params = {**offer, **model.fresh(key)}
 
         def step(
-            carry: tuple[Params, optax.OptState, Array], batch: Batch, size: Array
-        ) -> tuple[Params, optax.OptState, Array]:
-            params, state, total = carry
+            carry: tuple[Params, optax.OptState], batch: Batch, size: Array
+        ) -> tuple[tuple[Params, optax.OptState], Array]:
+            params, state = carry
             loss, grads = jax.value_and_grad(lambda p: mean_loss(model, p, batch, size))(params)
             updates, state = optimizer.update(grads, state, params)
-            return optax.apply_updates(params, updates), state, total + loss
+            return (optax.apply_updates(params, updates), state), loss
 
-        end, _, total = loop(data, step, (start, optimizer.init(start), jnp.zeros(())))
+        (end, _), metrics = loop(data, step, (start, optimizer.init(start)))
         update = subtract({name: end[name] for name in offer}, offer)
-        return Message(update, data.examples, metrics(total, data)), memory
+        return Message(update, data.examples, metrics), memory
 
     return Client(model, work(steps, epochs, batch), lambda params: (), run)

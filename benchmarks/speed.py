@@ -1,0 +1,116 @@
+"""Speed and scaling, each as a ratio to a baseline in the same run.  `make bench`, on a quiet machine.
+
+The contestants take turns in short blocks, so that a slow moment of the machine hits all of them; medians of blocks.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from bare import BATCH, RATE, STEPS, Central, K, Sketch
+
+import fedslice as fs
+
+
+def alternate(contestants, blocks, rounds):
+    """Median milliseconds a round of each contestant: a dict of functions that run a number of rounds."""
+    for run in contestants.values():
+        run(rounds)  # compile and warm up
+    times = {name: [] for name in contestants}
+    for _ in range(blocks):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            run(rounds)
+            times[name].append(1e3 * (time.perf_counter() - start) / rounds)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def engine(run):
+    """All that a user sees switched on: reports are made and checked."""
+
+    def rounds(count):
+        for _ in run.rounds(count):
+            pass
+
+    return rounds
+
+
+def loop(bare):
+    def rounds(count):
+        for _ in range(count):
+            bare.step()
+
+    return rounds
+
+
+def movielens(blocks):
+    task = fs.tasks.movielens_lr.synthetic()
+    model, heat = task.model, task.train.heat(task.model)
+    method = fs.recipes.fedsubavg(model, optax.sgd(RATE), heat=heat, steps=STEPS, batch=BATCH)
+    plain = fs.recipes.fedavg(model, optax.sgd(RATE), steps=STEPS, batch=BATCH)
+    pooled = fs.recipes.central(model, optax.sgd(RATE), steps=STEPS, batch=K * BATCH)
+    found = alternate(
+        {
+            "bare sketch (NumPy + JAX)": loop(Sketch(task)),
+            "CentralSGD, bare JAX": loop(Central(task)),
+            "fedslice fedsubavg": engine(fs.simulate(method, task.train, sampler=fs.sampling.uniform(K))),
+            "fedslice fedavg": engine(fs.simulate(plain, task.train, sampler=fs.sampling.uniform(K))),
+            "fedslice central": engine(fs.simulate(pooled, task.train.pool(), sampler=fs.sampling.full())),
+        },
+        blocks,
+        200,
+    )
+    sketch, central = found["bare sketch (NumPy + JAX)"], found["CentralSGD, bare JAX"]
+    print(f"\nMovieLens LR, {K} clients, {STEPS} steps, batch {BATCH}; per round")
+    print(f"{'':<28}{'ms':>8}{'/ sketch':>10}{'/ central':>11}")
+    for name, value in found.items():
+        print(f"{name:<28}{value:>8.3f}{value / sketch:>10.2f}{value / central:>11.2f}")
+
+
+def large_table(rows):
+    """50 clients of 200 rows each of a table of `rows` x 16."""
+    rng = np.random.default_rng(0)
+    clients, held, examples = 50, 200, 400
+    item = np.concatenate([rng.choice(rows, held)[rng.integers(held, size=examples)] for _ in range(clients)])
+    people = fs.Population.from_arrays(
+        np.repeat(np.arange(clients), examples), item=item, label=rng.random(len(item)).astype(np.float32)
+    )
+    table = fs.Table(rows=rows, shape=(16,), fields="item", init=jax.nn.initializers.normal(0.1))
+
+    def loss(params, batch):
+        return (jnp.sum(params["table"][batch["item"]], -1) - batch["label"]) ** 2
+
+    model = fs.Model(lambda key: {}, loss, {"table": table})
+    method = fs.recipes.fedsubavg(model, optax.sgd(0.01), heat=people.heat(model), epochs=1, batch=20)
+    return fs.simulate(method, people, sampler=fs.sampling.full())
+
+
+def scaling(blocks):
+    found = alternate({f"10^{power}": engine(large_table(10**power)) for power in (4, 6, 8)}, blocks, 50)
+    print("\nTable of V x 16, 50 clients of 200 rows each; per round")
+    for name, value in found.items():
+        print(f"V = {name:<8}{value:>8.3f} ms{value / found['10^4']:>8.2f}x")
+
+
+def whole_process():
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "fedslice.cli", "run", "movielens-lr", "--synthetic", "--algorithm", "fedsubavg"]
+        start = time.perf_counter()
+        subprocess.run([*command, "--rounds", "1000", "--eval-every", "1000", "--out", f"{folder}/run"], check=True)
+        print(f"\n1,000 rounds from the shell, with start-up, data, compilation: {time.perf_counter() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=9)
+    options = parser.parse_args()
+    movielens(options.blocks)
+    scaling(options.blocks)
+    whole_process()
