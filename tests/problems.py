@@ -43,8 +43,8 @@ def logistic_loss(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
     return optax.sigmoid_binary_cross_entropy(score, batch["label"])
 
 
-def logistic(rows: int = ROWS, init: Any = jax.nn.initializers.normal(0.3)) -> Model:
-    table = Table(rows=rows, fields=("item", "history"), init=init)
+def logistic(rows: int = ROWS) -> Model:
+    table = Table(rows=rows, fields=("item", "history"), init=jax.nn.initializers.normal(0.3))
     return Model(dense_init, logistic_loss, {"w": table})
 
 

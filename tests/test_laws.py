@@ -19,7 +19,6 @@ from fedslice.simulate import Run
 from fedslice.types import Algorithm
 
 
-
 def squares(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
     """Least squares: cheap to trace and compile, which is most of what these tests do."""
     return (fs.lookup(params["w"], batch["history"]).sum(1) + params["bias"] - batch["x"]) ** 2
@@ -233,7 +232,7 @@ def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Pat
     assert state_bytes(again) == state_bytes(run)
 
 
-# -- degenerate cases, by derivation ------------------------------------------------------------------------------------
+# -- degenerate cases, by derivation ---------------------------------------------------------------------------------
 
 
 def every_row_at_every_client() -> Population:

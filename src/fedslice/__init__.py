@@ -6,6 +6,7 @@ from fedslice import sampling as sampling
 from fedslice import server as server
 from fedslice import stage as stage
 from fedslice import tasks as tasks
+from fedslice import types as types
 from fedslice.algorithm import algorithm as algorithm
 from fedslice.evaluate import Evaluator as Evaluator
 from fedslice.evaluate import evaluate as evaluate

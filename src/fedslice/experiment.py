@@ -7,6 +7,7 @@ model.safetensors        the trained model, with names.json for its rows
 """
 
 import json
+import os
 import resource
 import statistics
 import sys
@@ -27,7 +28,7 @@ from fedslice.simulate import Run, simulate
 from fedslice.tasks.base import Task
 
 TRAIN_SAMPLE = 10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
-SAVE_EVERY = 20.0  # seconds between checkpoints
+SAVE_EVERY = float(os.environ.get("FEDSLICE_SAVE_EVERY", "20"))  # seconds between checkpoints
 
 Line = dict[str, Any]
 

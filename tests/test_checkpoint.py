@@ -1,0 +1,228 @@
+"""Runs on disk: damaged files, other runs' files, and kills at any moment."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+from problems import ROWS, people, run_of, state_bytes
+
+import fedslice as fs
+from fedslice.checkpoint import NAME, atomic_write
+from fedslice.errors import CheckpointError
+from fedslice.model import Model, Table
+
+
+def model_of(width: tuple[int, ...] = ()) -> Model:
+    def loss(params: Any, batch: Any) -> Any:
+        score = params["w"][batch["item"]].reshape(len(batch["x"]), -1).sum(1)
+        return (score + params["b"]["bias"] - batch["x"]) ** 2
+
+    return Model(lambda key: {"b": {"bias": np.zeros((), np.float32)}}, loss, {"w": Table(ROWS, ("item",), width)})
+
+
+MODEL = model_of()
+
+
+def make(rounds: int = 0, **changes: Any) -> Any:
+    settings = {"sampler": fs.sampling.uniform(3), "seed": 1} | changes
+    population = settings.pop("population", people())
+    method = settings.pop("method", fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3))
+    return run_of(method, population, rounds, **settings)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return make(2).save(tmp_path_factory.mktemp("good")).read_bytes()
+
+
+def damage(content: bytes, how: str) -> bytes:
+    if how == "truncated":
+        return content[: len(content) // 2]
+    if how == "one byte short":
+        return content[:-1]
+    if how == "empty":
+        return b""
+    if how == "another file":
+        return b"PK" + bytes(500)
+    at = {"first byte": 0, "header": 40, "middle of the rows": len(content) - 60, "last byte": len(content) - 1}[how]
+    return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["first byte", "header", "middle of the rows", "last byte", "truncated", "one byte short", "empty", "another file"],
+)
+def test_damaged_files_are_refused_and_left_alone(good: bytes, how: str, tmp_path: Path) -> None:
+    bad = damage(good, how)
+    assert bad != good
+    (tmp_path / NAME).write_bytes(bad)
+    run = make()
+    before = state_bytes(run)
+    with pytest.raises(CheckpointError, match=NAME):
+        run.restore(tmp_path)
+    assert (tmp_path / NAME).read_bytes() == bad
+    assert (run.round, state_bytes(run)) == (0, before)
+
+
+def test_every_flipped_byte_is_noticed(good: bytes, tmp_path: Path) -> None:
+    from fedslice.checkpoint import load
+
+    for at in range(8, len(good), max(1, len(good) // 150)):
+        (tmp_path / NAME).write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        try:
+            about, leaves = load(tmp_path / NAME)
+        except CheckpointError:
+            continue
+        # a flip inside the description of the run is noticed when it is compared with the run
+        assert at < len(good) - sum(leaf.nbytes for leaf in leaves.values()), (at, about)
+
+
+def others() -> dict[str, tuple[dict[str, Any], str]]:
+    fewer = people().select(np.arange(people().examples) != 3)
+    changed = people()
+    changed.columns["x"][4] += 1
+    adam = fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3, server=optax.adam(0.1))
+    return {
+        "seed": ({"seed": 2}, "seed is 1, here 2"),
+        "sampler": ({"sampler": fs.sampling.uniform(4)}, r"sampler is 'uniform\(3\)', here 'uniform\(4\)'"),
+        "fewer examples": ({"population": fewer}, "population"),
+        "one number": ({"population": changed}, "population"),
+        "algorithm": (
+            {"method": fs.recipes.fedsgd(MODEL, server=optax.sgd(0.1))},
+            "algorithm is 'fedavg', here 'fedsgd'",
+        ),
+        "work": ({"method": fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=3, batch=3)}, "work"),
+        "engine": ({"engine": "map", "threads": 1}, "engine"),
+        "server optimizer": ({"method": adam}, "another model, algorithm or population"),
+        "table": ({"method": fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), steps=2, batch=3)}, "another model"),
+    }
+
+
+@pytest.mark.parametrize("what", list(others()))
+def test_another_runs_file_is_refused_and_left_alone(good: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(good)
+    changes, words = others()[what]
+    run = make(**changes)
+    before = state_bytes(run)
+    with pytest.raises(CheckpointError, match=words):
+        run.restore(tmp_path)
+    assert (tmp_path / NAME).read_bytes() == good
+    assert (run.round, state_bytes(run)) == (0, before)
+
+
+def test_rows_held_or_touched_is_part_of_a_run(tmp_path: Path) -> None:
+    """With momentum on the server the two are different runs (see simulate), so one must not go on as the other."""
+    method = fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3, server=optax.sgd(1.0, momentum=0.9))
+    make(1, method=method).save(tmp_path)
+    with pytest.raises(CheckpointError, match="rows"):
+        make(method=method, rows="held").restore(tmp_path)
+
+
+@pytest.mark.parametrize("order", ["ram to disk", "disk to ram"])
+def test_a_file_of_another_store_goes_on_or_is_refused(order: str, tmp_path: Path) -> None:
+    kinds = {"ram": {}, "disk": {"store": tmp_path / "rows"}}
+    source, target = order.split(" to ")
+    first = make(2, **kinds[source])
+    first.save(tmp_path)
+    second = make(**kinds[target])
+    try:
+        second.restore(tmp_path)
+    except CheckpointError:
+        assert second.round == 0
+    else:
+        assert np.array_equal(second.table("w", np.arange(ROWS)), first.table("w", np.arange(ROWS)))
+
+
+def test_a_refused_file_changes_nothing_on_disk_either(tmp_path: Path) -> None:
+    wide = fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), steps=2, batch=3)
+    make(2, store=tmp_path / "a").save(tmp_path)
+    run = make(1, method=wide, store=tmp_path / "b")
+    before = run.table("w", np.arange(ROWS))
+    with pytest.raises(CheckpointError, match="another model"):
+        run.restore(tmp_path)
+    assert np.array_equal(run.table("w", np.arange(ROWS)), before)
+    assert run.round == 1
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint.*folder of a saved run"):
+        make().restore(tmp_path / "nowhere")
+
+
+def test_saving_twice_keeps_the_last_and_no_temporary_file(tmp_path: Path) -> None:
+    run = make(1)
+    run.save(tmp_path)
+    for _ in run.rounds(1):
+        pass
+    run.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    again = make()
+    again.restore(tmp_path)
+    assert again.round == 2
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "f"
+    atomic_write(file, b"old")
+
+    def full(handle: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        atomic_write(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_checkpoint import make
+folder, run = Path(sys.argv[1]), make()
+if (folder / "checkpoint.safetensors").exists():
+    run.restore(folder)
+print("ready", run.round, flush=True)
+while run.round < 400:
+    for _ in run.rounds(2):
+        pass
+    run.save(folder)
+"""
+
+
+def start(folder: Path) -> "subprocess.Popen[str]":
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", SCRIPT, str(folder), here]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
+    """Killed at fixed delays after setting up, then left to finish: the same bits as a run that was never stopped."""
+    (tmp_path / f".{NAME}.999999.tmp").write_bytes(b"left over from a kill in the middle of a write")
+    reached = []
+    for delay in (0.35, 0.05, 0.6):
+        process = start(tmp_path)
+        assert process.stdout is not None
+        reached.append(int(process.stdout.readline().split()[1]))
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+        assert process.returncode != 0
+    process = start(tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    reached.append(int(out.split()[1]))
+    assert reached[0] == 0
+    assert reached == sorted(reached)
+    assert reached[-1] > 0
+    run = make()
+    run.restore(tmp_path)
+    assert run.round == 400
+    assert state_bytes(run) == state_bytes(make(400))

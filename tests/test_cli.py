@@ -1,0 +1,239 @@
+"""The command line as a script, a person and a careless person use it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedslice.cli import main
+
+SMALL = ["movielens-lr", "--synthetic", "--scale", "0.02", "--set", "cohort=10"]
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_lines_are_what_scripts_rely_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["run", *SMALL, "--algorithm", "fedsubavg", "--rounds", "7", "--seed", "3", "--eval-every", "3",
+                 "--out", str(tmp_path / "r"), "--json"])  # fmt: skip
+    rows = lines(capsys.readouterr().out)
+    assert code == 0
+    assert [row["round"] for row in rows[:-1]] == [3, 6, 7]
+    for row in rows[:-1]:
+        assert {"train_loss", "test_loss", "accuracy", "examples", "bytes_down", "bytes_up"} <= set(row)
+    assert rows[1]["examples"] == 6 * 10 * 10 * 5  # rounds x cohort x steps x batch
+    assert rows[1]["bytes_down"] > rows[0]["bytes_down"] > 0
+    last = rows[-1]
+    assert last["done"] is True
+    assert last["rounds_to_target"] is None
+    assert last["out"] == str(tmp_path / "r")
+    assert last["ms_per_round"] > 0
+    assert last["compile_s"] > 0
+    assert last["peak_rss_mb"] > 10
+    settings = json.loads((tmp_path / "r" / "settings.json").read_text())
+    assert settings["settings"]["cohort"] == 10
+    assert settings["seed"] == 3
+    assert lines((tmp_path / "r" / "metrics.jsonl").read_text()) == rows[:-1]
+
+
+def test_more_rounds_go_on_and_equal_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", *SMALL, "--json", "--eval-every", "4", "--out"]
+    assert main([*command, str(tmp_path / "a"), "--rounds", "10"]) == 0
+    whole = lines(capsys.readouterr().out)
+    assert main([*command, str(tmp_path / "b"), "--rounds", "4"]) == 0
+    capsys.readouterr()
+    assert main([*command, str(tmp_path / "b"), "--rounds", "10"]) == 0
+    parts = lines(capsys.readouterr().out)
+    assert parts[:-1] == whole[:-1]
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def test_a_finished_run_is_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", *SMALL, "--json", "--rounds", "4", "--eval-every", "2", "--out", str(tmp_path / "r")]
+    assert main(command) == 0
+    first = lines(capsys.readouterr().out)
+    assert main(command) == 0
+    assert lines(capsys.readouterr().out)[:-1] == first[:-1]
+
+
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedslice.cli", "run", *SMALL, "--rounds", "400", "--eval-every", "20", "--json"]
+    quick = {**os.environ, "FEDSLICE_SAVE_EVERY": "0.05"}
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True, env=quick)
+    killed = 0
+    for delay in (0.2, 0.5, 0.1, 0.3):
+        quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([*command, "--out", str(tmp_path / "cut")], env=quick, **quiet)
+        assert process.stdout is not None
+        process.stdout.readline()  # training has begun
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        process.stdout.close()
+    assert killed > 0
+    subprocess.run([*command, "--out", str(tmp_path / "cut")], check=True, capture_output=True, env=quick)
+    for name in ("metrics.jsonl", "names.json", "settings.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "nope"], "there is no task 'nope'"),
+        (["run", *SMALL, "--algorithm", "nope"], "there is no algorithm 'nope'"),
+        (["run", *SMALL, "--set", "colour=red"], "there is no setting 'colour'"),
+        (["run", *SMALL, "--set", "batch=many"], "must be a whole number"),
+        (["run", *SMALL, "--set", "batch"], "key=value"),
+        (["run", *SMALL, "--set", "cohort=100000"], "make the cohort smaller"),
+        (["run", *SMALL, "--set", "server=magic"], "not an optimizer"),
+        (["run", *SMALL, "--set", "weights=heavy"], "weights='heavy'"),
+        (["run", *SMALL, "--set", "sampler=nobody"], "there is no sampler"),
+        (["run", *SMALL, "--set", "engine=warp"], "engine='warp'"),
+        (["run", *SMALL, "--set", "client_rate=-1"], "learning rate"),
+        (["run", *SMALL, "--rounds", "0"], "at least 1"),
+        (["run", "movielens-lr", "--synthetic", "--scale", "0"], "--scale"),
+        (["run", "movielens-lr", "--data-dir", "/no/such/folder"], "files.grouplens.org"),
+        (["run", "lr", "--data", "no.csv", "--client", "u", "--label", "y", "--features", "x"], "there is no file"),
+        (["run", "lr", "--data", "no.csv"], "--client, --label, --features"),
+        (["heat", "no.csv"], "--client user --features"),
+        (["compare", *SMALL, "fedavg", "fedavg"], "twice"),
+        (["compare", *SMALL, "fedavg", "--seeds", "many"], "--seeds"),
+        (["export", "/no/such/run", "x.npz"], "finished run"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    caught = capsys.readouterr()
+    assert words in caught.err
+    assert caught.out == ""
+
+
+def test_a_diverging_run_ends_with_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *SMALL, "--set", "client_rate=1e6", "--rounds", "40", "--out", str(tmp_path / "r")]) == 3
+    assert "smaller client learning rate" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "r"
+    assert main(["run", *SMALL, "--rounds", "2", "--out", str(out)]) == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    assert main(["run", *SMALL, "--rounds", "2", "--seed", "1", "--out", str(out)]) == 2
+    assert "other seed" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    checkpoint = out / "checkpoint.safetensors"
+    damaged = bytearray(checkpoint.read_bytes())
+    damaged[-1] ^= 1
+    checkpoint.write_bytes(damaged)
+    assert main(["run", *SMALL, "--rounds", "4", "--out", str(out)]) == 2
+    assert "damaged" in capsys.readouterr().err
+    assert checkpoint.read_bytes() == bytes(damaged)
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    assert main(["run", *SMALL, "--rounds", "2", "--out", str(tmp_path)]) == 2
+    assert "empty or a new folder" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_compare_ends_with_table_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["fedavg", "fedsubavg", "central"]
+    arguments = [
+        "compare",
+        *SMALL,
+        *names,
+        "--rounds",
+        "6",
+        "--eval-every",
+        "3",
+        "--seeds",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(arguments) == 0
+    table = capsys.readouterr().out
+    assert "rounds to train_loss 0.65" in table
+    assert all(name in table for name in ("fedavg", "fedsubavg", "central", "6+"))
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "table.txt").read_text().strip() in table
+    assert (tmp_path / "fedavg-seed1" / "model.safetensors").exists()
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    rows = ["user,item,category,clicked"]
+    for _ in range(600):
+        item = int(40 * rng.random() ** 2)
+        rows.append(f"u{rng.integers(20)},film {item},c{item % 3},{int(item % 2)}")
+    file = tmp_path / "clicks.csv"
+    file.write_text("\n".join(rows))
+    return file
+
+
+def test_own_file_to_named_rows(clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "run"
+    arguments = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item,category"]
+    assert main(["run", "lr", *arguments, "--rounds", "60", "--out", str(out)]) == 0
+    for ending in ("parquet", "npz", "safetensors"):
+        assert main(["export", str(out), str(tmp_path / f"w.{ending}")]) == 0
+    table = parquet.read_table(tmp_path / "w.parquet").to_pydict()
+    weight = dict(zip(table["name"], table["weight"], strict=True))
+    # Items of odd number are always clicked, of even number never: the signs are what the data say.
+    assert weight["item=film 1"] > 0.1 > -0.1 > weight["item=film 2"]
+    assert dict(zip(table["name"], table["heat"], strict=True))["category=c0"] == 20
+    npz = np.load(tmp_path / "w.npz")
+    assert npz["weight"].tolist() == table["weight"]
+    assert npz["weight.names"].tolist() == table["name"]
+    assert main(["export", str(out), str(tmp_path / "w.doc")]) == 2
+    assert ".parquet, .npz or .safetensors" in capsys.readouterr().err
+
+
+def test_heat_of_a_file_and_a_task(clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = ["heat", str(clicks), "--client", "user", "--features", "item,category"]
+    assert main([*file, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["clients"] == 20
+    assert figures["examples"] == 600
+    assert sum(figures["histogram"]["rows"]) == figures["rows"]
+    assert main([*file, "--png", str(tmp_path / "h.png")]) == 0
+    assert "clients  #" in capsys.readouterr().out
+    assert (tmp_path / "h.png").exists()
+    assert main(["heat", "example1"]) == 0
+    assert "heat dispersion" in capsys.readouterr().out
+
+
+def test_labels_other_than_0_and_1_are_refused(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = clicks.read_text().replace(",1\n", ",7\n")
+    clicks.write_text(text)
+    assert (
+        main(["run", "lr", "--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]) == 2
+    )
+    assert "must be 0 or 1" in capsys.readouterr().err
+
+
+def test_demo_draws_its_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedslice import cli, registry
+
+    small = registry.TASKS["movielens-lr"]._replace(synthetic=lambda scale: registry.movielens_lr.synthetic(scale=0.02))
+    monkeypatch.setitem(cli.TASKS, "movielens-lr", small)
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert "mean |w| fedsubavg" in capsys.readouterr().out
+    assert {file.name for file in tmp_path.iterdir()} == {"curves.png", "cold-rows.png", "table.txt"}

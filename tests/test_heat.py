@@ -1,0 +1,83 @@
+"""Heat and its coefficients against an independent computation."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import ROWS, logistic, people
+
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.model import Model, Table
+from fedslice.population import Population
+from fedslice.stage import mean
+
+
+def held_rows(population: Population) -> list[set[int]]:
+    return [
+        {int(i) for f in ("item", "history") for i in np.ravel(population.columns[f][a:b]) if i >= 0}
+        for a, b in zip(population.offsets[:-1], population.offsets[1:], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
+def test_coefficients(weights: str) -> None:
+    population = people(counts=(3, 1, 2, 4, 2))
+    w = population.counts if weights == "examples" else np.ones(5)
+    sets = held_rows(population)
+    unheld = set(range(ROWS)) - set().union(*sets)
+    assert unheld
+    ids = np.random.default_rng(0).permutation(ROWS)
+    expected = [1.0 if i in unheld else w.sum() / sum(w[c] for c, s in enumerate(sets) if i in s) for i in ids.tolist()]
+    heat = population.heat(logistic())
+    np.testing.assert_allclose(heat.coefficient("w", ids, weights), expected, rtol=1e-6)
+    counts = [sum(i in s for s in sets) for i in sorted(set().union(*sets))]
+    assert heat.counts("w").tolist() == counts
+    assert heat.dispersion == max(counts) / min(counts)
+    assert heat.sparsity == pytest.approx(np.mean(counts) / 5)
+
+
+def test_clients_without_data_do_not_count() -> None:
+    whole = people()
+    emptied = whole.select(whole.owners != 2).heat(logistic())
+    without = whole.subset(np.array([0, 1, 3, 4, 5, 6])).heat(logistic())
+    assert emptied.clients == without.clients == 6
+    for weights in ("uniform", "examples"):
+        np.testing.assert_array_equal(
+            emptied.coefficient("w", np.arange(ROWS), weights), without.coefficient("w", np.arange(ROWS), weights)
+        )
+
+
+def test_several_tables_have_their_own_heat() -> None:
+    tables = {"a": Table(5, ("i",)), "b": Table(5, ("i",), (2,)), "c": Table(7, ("j",))}
+    model = Model(lambda key: {}, lambda p, b: jnp.zeros(len(b["i"])), tables)
+    population = Population.from_arrays([0, 0, 1], i=[0, 1, 1], j=[6, 6, 6])
+    heat = population.heat(model)
+    assert {name: heat.counts(name).tolist() for name in tables} == {"a": [1, 2], "b": [1, 2], "c": [2]}
+    assert heat.dispersion == 2
+    assert heat.sparsity == pytest.approx((1 + 2 + 1 + 2 + 2) / 5 / 2)
+    assert heat.coefficient("b", np.arange(5), "uniform").tolist() == [2, 1, 1, 1, 1]
+    assert heat.coefficient("a", np.arange(5), "examples").tolist() == [1.5, 1, 1, 1, 1]
+
+
+def test_every_row_is_in_the_histogram() -> None:
+    heat = people().heat(logistic())
+    edges, rows = heat.histogram(bins=5)
+    assert rows.sum() == len(heat.counts("w"))
+    assert edges[0] == 1
+    assert edges[-1] > heat.counts("w").max()
+
+
+def test_nobody_holds_anything() -> None:
+    heat = Heat(0, 0.0, {"w": np.zeros(0, np.int64)}, {"w": np.zeros((0, 2))})
+    assert heat.coefficient("w", np.arange(3), "uniform").tolist() == [1, 1, 1]
+    assert (heat.dispersion, heat.sparsity) == (1.0, 1.0)
+
+
+def test_refusals_say_what_to_do() -> None:
+    heat = people().heat(logistic())
+    with pytest.raises(InputError, match=r"no table 'v'.*'w'.*compute it for this model"):
+        heat.coefficient("v", np.arange(3), "uniform")
+    with pytest.raises(InputError, match="weights='examples' or 'uniform'"):
+        mean(lambda message: message.weight, heat)
+    with pytest.raises(InputError, match=r"'size' is not known.*examples.*uniform"):
+        mean("size")
