@@ -101,7 +101,7 @@ def scaling(blocks):
 
 def whole_process():
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "fedslice.cli", "run", "movielens-lr", "--synthetic", "--algorithm", "fedsubavg"]
+        command = [sys.executable, "-m", "fedslice.cli", "run", "movielens-lr", "--synthetic"]
         start = time.perf_counter()
         subprocess.run([*command, "--rounds", "1000", "--eval-every", "1000", "--out", f"{folder}/run"], check=True)
         print(f"\n1,000 rounds from the shell, with start-up, data, compilation: {time.perf_counter() - start:.1f} s")

@@ -66,9 +66,19 @@ def reference(run: Run, rounds: int, heat: bool, weights: str) -> tuple[np.ndarr
     return w, dense
 
 
-@pytest.mark.parametrize("work", [{"steps": 4, "batch": 3}, {"epochs": 2, "batch": 4}], ids=["steps", "epochs"])
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
-@pytest.mark.parametrize("heat", [False, True], ids=["fedavg", "fedsubavg"])
+STEPS, EPOCHS = {"steps": 4, "batch": 3}, {"epochs": 2, "batch": 4}
+
+
+@pytest.mark.parametrize(
+    ("heat", "weights", "work"),
+    [
+        pytest.param(False, "uniform", STEPS, id="fedavg-uniform-steps"),
+        pytest.param(False, "examples", EPOCHS, id="fedavg-examples-epochs"),
+        pytest.param(True, "uniform", EPOCHS, id="fedsubavg-uniform-epochs"),
+        pytest.param(True, "uniform", STEPS, id="fedsubavg-uniform-steps"),
+        pytest.param(True, "examples", STEPS, id="fedsubavg-examples-steps"),
+    ],
+)
 def test_engine_is_the_reference(heat: bool, weights: str, work: dict[str, Any]) -> None:
     population, model, rounds = people(), logistic(), 5
     more = {"heat": population.heat(model)} if heat else {}

@@ -39,8 +39,8 @@ def write(run: "Run", folder: Path) -> Path:
         "totals": run.totals,
         "capacity": run.planner.capacity,
         "first_loss": run.first_loss,
-        "checksum": _checksum(leaves),
     }
+    about["checksum"] = _checksum(about, leaves)
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / NAME, save(leaves, {"fedslice": json.dumps(about)}))
     return folder / NAME
@@ -77,10 +77,10 @@ def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise CheckpointError(
             f"{file} is damaged or is not a fedslice checkpoint ({error}); it was left as it is"
         ) from error
-    if about.get("format") != FORMAT:
-        raise CheckpointError(f"{file} has format {about.get('format')}, this version reads {FORMAT}")
-    if about["checksum"] != _checksum(leaves):
+    if about.pop("checksum", None) != _checksum(about, leaves):
         raise CheckpointError(f"{file} is damaged: its checksum does not match; restore it from a copy or start anew")
+    if about["format"] != FORMAT:
+        raise CheckpointError(f"{file} has format {about['format']}, this version reads {FORMAT}")
     return about, leaves
 
 
@@ -119,6 +119,8 @@ def _identity(run: "Run") -> dict[str, Any]:
         "seed": run.seed,
         "sampler": run.sampler.name,
         "work": list(work),
+        "rows": "held" if run.planner.all_rows else "touched",
+        "store": type(run.store).__name__,
         "engine": [run.engine.mode, run.engine.threads],
         "population": fingerprint(run.population),
     }
@@ -128,8 +130,8 @@ def _leaves(tree: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _checksum(leaves: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
+def _checksum(about: Mapping[str, Any], leaves: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, leaf in sorted(leaves.items()):
         digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
         digest.update(np.ascontiguousarray(leaf).tobytes())

@@ -80,12 +80,12 @@ class Engine:
 
     def keep(self, memory: PyTree, memories: PyTree, plan: Plan) -> PyTree:
         """Every client's memory after the round."""
-        return put(self.tags.memory, memory, {"client": plan.clients, **plan.held}, memories)
+        return put(self.tags.memory, memory, {PER_CLIENT: plan.clients, **plan.held}, memories)
 
     def client(self, working: State, memory: PyTree, plan: Plan, limit: Any = None) -> tuple[Message, PyTree]:
         """One client, from the server's offer to its encoded message; ``plan`` without its client axis."""
         offer = take(self.tags.offer, self.algorithm.server.offer(working.server), plan.places)
-        remembered = take(self.tags.memory, memory, {"client": plan.clients, **plan.held})
+        remembered = take(self.tags.memory, memory, {PER_CLIENT: plan.clients, **plan.held})
         key = jax.random.fold_in(jax.random.fold_in(self.key, plan.round), plan.clients)
         data = Data(plan.batches, plan.sizes, plan.steps, plan.steps if limit is None else limit, plan.weights)
         message, kept = self.algorithm.client.run(offer, remembered, data, key)
@@ -141,6 +141,7 @@ class Engine:
         return Message(update, jnp.sum(messages.weight), messages.metrics)
 
 
+PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; not the name of any table
 REPORT = ("loss", "start_loss", "failed", "update_norm")
 
 

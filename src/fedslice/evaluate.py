@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.model import Model
-from fedslice.population import Population
+from fedslice.population import Population, numeric
 from fedslice.simulate import Run
 from fedslice.types import Array, Params
 
@@ -44,7 +44,7 @@ class Evaluator:
     def __init__(self, model: Model, population: Population) -> None:
         self.model, self.population = model, population
         self.spaces = population.spaces(model)
-        columns = {name: population.columns[name] for name in model.fields(population.columns)}
+        columns = {name: numeric(name, population.columns[name]) for name in model.fields(population.columns)}
         for space in self.spaces.values():
             columns |= {field: space.global_slots(field, population.owners) for field in space.positions}
         size = min(CHUNK, max(1, population.examples))

@@ -82,6 +82,14 @@ class Model:
             raise InputError(f"init returns {sorted(both)}, declared as tables too: leave tables out of init")
         if missing := set(self.local) - names:
             raise InputError(f"local names {sorted(missing)} are not among the leaves of init: {sorted(names)}")
+        owner: dict[str, tuple[str, ...]] = {}
+        for table in self.tables.values():
+            for field_name in table.fields:
+                if owner.setdefault(field_name, table.fields) != table.fields:
+                    raise InputError(
+                        f"field {field_name!r} indexes tables with fields {owner[field_name]} and {table.fields}: give "
+                        "both tables the same fields, or the field under a second name to one of them"
+                    )
         sizes: dict[str, int] = {}
         for name, table in self.tables.items():
             if sizes.setdefault(self.space_of[name], table.rows) != table.rows:
@@ -107,43 +115,35 @@ class Model:
         return {name: leaf for name, leaf in self.init(key).items() if name in self.local} if self.local else {}
 
     def fields(self, columns: Mapping[str, np.ndarray]) -> set[str]:
-        """The columns that the loss reads, found by tracing it: the others are never gathered into batches."""
-        seen: set[str] = {name for table in self.tables.values() for name in table.fields}
+        """The columns that loss and metrics use, found by tracing them: others are never gathered into batches."""
+        seen = {name for table in self.tables.values() for name in table.fields}
         if missing := seen - set(columns):
             raise InputError(f"the model's tables are indexed by {sorted(missing)}, which the data has no column for")
         batch = {
-            name: jax.ShapeDtypeStruct((1, *column.shape[1:]), jnp.int32 if column.dtype.kind in "iub" else jnp.float32)
+            name: jax.ShapeDtypeStruct((1, *column.shape[1:]), jnp.int32 if column.dtype.kind in "iu" else jnp.float32)
             for name, column in columns.items()
         }
         tables = {name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32) for name, table in self.tables.items()}
         params = {**jax.eval_shape(self.init, jax.random.key(0)), **tables}
 
         def trace(params: Params, batch: Batch) -> list[Array]:
-            return [f(params, _Seen(batch, seen)) for f in (self.loss, *self.metrics.values())]
+            return [function(params, batch) for function in (self.loss, *self.metrics.values())]
 
         try:
-            jax.eval_shape(trace, params, batch)
-        except KeyError as missing_name:
-            raise InputError(f"the loss reads {missing_name}, but the data has only {sorted(columns)}") from None
-        return seen
+            jaxpr = jax.make_jaxpr(trace)(params, batch).jaxpr
+        except KeyError as absent:
+            raise InputError(f"the loss reads {absent}, but the data has only {sorted(columns)}") from None
+        used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+        used |= {id(variable) for variable in jaxpr.outvars}
+        names = sorted(batch)  # jaxpr inputs: leaves of params, then the batch by name
+        inputs = jaxpr.invars[len(jaxpr.invars) - len(names) :]
+        return seen | {name for name, variable in zip(names, inputs, strict=True) if id(variable) in used}
 
     def params(self, key: Key, ids: Mapping[str, np.ndarray]) -> Params:
         """First values of all global leaves, the tables restricted to the rows ``ids`` of each space."""
         keys = {name: jax.random.fold_in(key, 1 + place) for place, name in enumerate(self.tables)}
         rows = {name: table.make(keys[name], ids[self.space_of[name]]) for name, table in self.tables.items()}
         return {**self.dense(jax.random.fold_in(key, 0)), **rows}
-
-
-class _Seen(dict[str, Array]):
-    """A batch that notes which fields are read."""
-
-    def __init__(self, batch: Batch, seen: set[str]) -> None:
-        super().__init__(batch)
-        self.seen = seen
-
-    def __getitem__(self, name: str) -> Array:
-        self.seen.add(name)
-        return super().__getitem__(name)
 
 
 def lookup(table: Array, ids: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedslice.population import Population
+from fedslice.population import Population, numeric
 from fedslice.submodel import Submodels
 from fedslice.types import Work
 
@@ -51,11 +51,13 @@ def splitmix(x: np.ndarray) -> np.ndarray:
 
 
 def bucket(need: int) -> int:
-    """The next of the sizes 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 ...: few sizes, at most a quarter wasted."""
-    if need <= 4:
-        return max(1, need)
-    unit = 1 << ((need - 1).bit_length() - 3)
-    return -(-need // unit) * unit
+    """The next of the sizes 8, 10, 12, 14, 16, 20, 24 ...: few sizes, at most a quarter wasted.
+
+    >>> [bucket(need) for need in (1, 9, 100, 1000)]
+    [8, 10, 112, 1024]
+    """
+    unit = max(1, 1 << ((need - 1).bit_length() - 3)) if need > 8 else 8
+    return -(-max(1, need) // unit) * unit
 
 
 class Planner:
@@ -76,7 +78,7 @@ class Planner:
         self.capacity: dict[str, int] = {}
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
-        self.plain = {k: v for k, v in population.columns.items() if k not in indexed}
+        self.plain = {k: numeric(k, v) for k, v in population.columns.items() if k not in indexed}
         self.padded = {f for s in spaces.values() for f, p in s.positions.items() if p.size and p.min() < 0}
         self.scratch = {name: np.zeros(len(space.ids) + 1, np.int32) for name, space in spaces.items()}
 
@@ -121,10 +123,8 @@ class Planner:
         examples = (choice + self.population.offsets[cohort][:, None]).reshape(shape)
         some = counts > 0
         sizes = np.where(some, self.work.batch, 0).astype(np.int32)[:, None].repeat(steps, 1)
-        if some.all():
-            return examples, sizes, np.full(len(cohort), steps, np.int32), None
         examples[~some] = 0
-        return examples, sizes, np.where(some, steps, 0).astype(np.int32), np.broadcast_to(some[:, None, None], shape)
+        return examples, sizes, np.where(some, steps, 0).astype(np.int32), _real(counts, shape)
 
     def _shuffled(
         self, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, epochs: int
@@ -133,8 +133,9 @@ class Planner:
         passes = -(-counts // batch)
         steps = (passes * epochs).astype(np.int32)
         width = self._grow("steps", int(steps.max(initial=1)))
-        examples = np.zeros((clients, width, batch), np.int64)
-        real = np.zeros((clients, width, batch), bool)
+        start = np.minimum(self.population.offsets[cohort], max(0, self.population.examples - 1))
+        examples = np.broadcast_to(start[:, None, None], (clients, width, batch)).copy()  # padding: own first example
+        sizes = np.zeros((clients, width), np.int32)
         owner = np.repeat(np.arange(clients), counts)
         first = np.cumsum(counts) - counts
         rank = np.arange(len(owner)) - first[owner]
@@ -145,8 +146,8 @@ class Planner:
             order = np.argsort(top | splitmix(splitmix(stream + np.uint64(epoch))[owner] + draws) >> bits)
             where = (owner, epoch * passes[owner] + rank // batch, rank % batch)
             examples[where] = self.population.offsets[cohort][owner] + order - first[owner]
-            real[where] = True
-        return examples, real.sum(2, dtype=np.int32), steps, None if real.all() else real
+            np.add.at(sizes, where[:2], 1)
+        return examples, sizes, steps, _real(counts, examples.shape)
 
     def _rows(
         self, name: str, space: Submodels, cohort: np.ndarray, examples: np.ndarray, real: np.ndarray | None
@@ -205,9 +206,15 @@ class Planner:
 
     def _grow(self, name: str, need: int, exact: bool = False) -> int:
         """The padded size for ``need``, with room to spare so that shapes, and so compilations, stay few."""
-        if need > self.capacity.get(name, 0):
+        if name not in self.capacity or need > self.capacity[name]:
             self.capacity[name] = max(self.multiple, need) if exact else bucket(need + need // 16)
         return self.capacity[name]
+
+
+def _real(counts: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Which entries belong to the client: all (None), but for clients without examples."""
+    some = counts > 0
+    return None if some.all() else np.broadcast_to(some[:, None, None], shape)
 
 
 def _pad(values: np.ndarray, clients: int) -> np.ndarray:

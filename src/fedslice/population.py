@@ -43,7 +43,7 @@ class Population:
             order = np.argsort(code, kind="stable")
             first = np.searchsorted(code[order], np.arange(len(clients)))
         offsets = np.append(first, len(owner)).astype(np.int64)
-        sorted_columns = {k: _compact(v if order is None else v[order]) for k, v in arrays.items()}
+        sorted_columns = {k: v if order is None else v[order] for k, v in arrays.items()}
         return cls(sorted_columns, offsets, clients, dict(names or {}))
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class Population:
         if clients is not None and examples is None and time is None:
             if len(self) < 2:
                 raise InputError("holding out clients needs at least two of them")
-            held = max(1, round(clients * len(self)))
+            held = min(max(1, round(clients * len(self))), len(self) - 1)
             test = rng.permutation(len(self))[:held]
             return self.subset(np.setdiff1d(np.arange(len(self)), test)), self.subset(test)
         if clients is None and time is None and examples is not None:
@@ -174,15 +174,22 @@ def _check(owner: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
     if owner.ndim != 1:
         raise InputError(f"client must be one value for each example, got shape {owner.shape}")
     for name, column in columns.items():
-        if len(column) != len(owner):
-            raise InputError(f"column {name!r} has {len(column)} rows, client has {len(owner)}")
+        if column.ndim == 0 or len(column) != len(owner):
+            length = len(column) if column.ndim else "no"
+            raise InputError(f"column {name!r} has {length} rows, client has {len(owner)}")
         if column.dtype == object or column.dtype.kind in "US":
             raise InputError(f"column {name!r} holds text: use fedslice.frames, which encodes text to ids")
-        if column.dtype.kind == "f" and not np.isfinite(column).all():
-            where = int(np.argwhere(~np.isfinite(column))[0][0])
+        if column.dtype.kind == "f" and not (np.abs(column) <= np.finfo(np.float32).max).all():
+            where = int(np.argwhere(~(np.abs(column) <= np.finfo(np.float32).max))[0][0])
             raise InputError(f"column {name!r} has a value that is not finite, first in example {where}: clean it")
 
 
-def _compact(column: np.ndarray) -> np.ndarray:
-    """32-bit floats for numbers, as the models compute in; ids keep their integers."""
-    return np.ascontiguousarray(column, np.float32 if column.dtype.kind == "f" else None)
+def numeric(name: str, column: np.ndarray) -> np.ndarray:
+    """A column as the model computes with it: 32-bit floats or integers."""
+    if column.dtype.kind in "fb":
+        return np.ascontiguousarray(column, np.float32)
+    if column.size and (int(column.min()) < -(2**31) or int(column.max()) >= 2**31):
+        raise InputError(
+            f"column {name!r} has whole numbers beyond 32 bits, which models cannot compute with: rescale it"
+        )
+    return np.ascontiguousarray(column, np.int32)

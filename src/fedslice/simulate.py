@@ -16,7 +16,7 @@ import numpy as np
 
 from fedslice import checkpoint
 from fedslice.debug import DebugEngine
-from fedslice.engine import REPORT, Engine, Tags, choose
+from fedslice.engine import PER_CLIENT, REPORT, Engine, Tags, choose
 from fedslice.errors import DivergedError, InputError
 from fedslice.plan import Plan, Planner, Traffic
 from fedslice.population import Population
@@ -148,7 +148,7 @@ class Run:
 
         spaces = list(self.spaces)
         tags = Tags(*(row_leaves(make, spaces) for make in (state, offer, message, memory)))
-        tags.memory = jax.tree.map(lambda tag: tag or "client", tags.memory)
+        tags.memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
         sizes = {name: int(np.ceil(space.sizes.mean())) for name, space in self.spaces.items()}
         shapes = jax.eval_shape(lambda: offer(sizes))
         return tags, sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
@@ -158,7 +158,7 @@ class Run:
         batch = self.algorithm.client.work.batch
         fields = self.model.fields(self.population.columns)
         batches = {
-            k: jnp.zeros((1, batch, *v.shape[1:]), jnp.int32 if v.dtype.kind in "iu" else v.dtype)
+            k: jnp.zeros((1, batch, *v.shape[1:]), jnp.int32 if v.dtype.kind in "iu" else jnp.float32)
             for k, v in self.population.columns.items()
             if k in fields
         }
@@ -166,12 +166,14 @@ class Run:
 
     def _first_memory(self) -> PyTree:
         """Every client's memory as after ``client.init``: dense leaves one a client, row leaves one a held row."""
+        if not jax.tree.leaves(self.tags.memory):
+            return self.tags.memory
         ids = {name: space.ids for name, space in self.spaces.items()}
         first = self.algorithm.client.init(self.algorithm.server.params(self._make(ids).server))
         return jax.tree.map(
             lambda tag, leaf: (
                 jnp.broadcast_to(leaf, (len(self.population), *leaf.shape)) + 0
-                if tag == "client"
+                if tag == PER_CLIENT
                 else leaf[self.spaces[tag].slots]
             ),
             self.tags.memory,
@@ -324,4 +326,6 @@ def simulate(
     """
     if rows not in ("touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
+    if seed < 0:
+        raise InputError(f"seed={seed}: give a whole number from 0")
     return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

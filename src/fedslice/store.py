@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.errors import InputError
+from fedslice.errors import CheckpointError, InputError
 from fedslice.types import Array, PyTree
 
 Make = Callable[[Mapping[str, np.ndarray]], PyTree]
@@ -61,12 +61,13 @@ class RamStore:
 
     def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray]) -> None:
         self.make, self.tags, self.ids = make, tags, ids
-        self.state = jax.tree.map(jnp.array, make(ids))
+        self.state = jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), make(ids))  # our own, strongly typed
 
     def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
         """``select(state)`` with the rows ``ids``: trained where a client holds them, else as they were made."""
         slots = {name: _find(self.ids[name], wanted) for name, wanted in ids.items()}
         known = take(select(self.tags), select(self.state), slots)
+        known = jax.tree.map(lambda tag, leaf: leaf if tag else jnp.copy(leaf), select(self.tags), known)
         return _fill(select, self.tags, self.make, slots, {n: len(self.ids[n]) for n in ids}, ids, known)
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -156,26 +157,29 @@ class DiskStore:
         return out
 
     def restore(self, leaves: Mapping[str, np.ndarray]) -> None:
-        """Back to a snapshot."""
+        """Back to a snapshot; it is checked whole before anything changes."""
+        touched = {name: leaves[f"slots of {name}"] for name in self.written}
+
+        def fitting(path: Any, tag: str, leaf: Any) -> np.ndarray:
+            shape = (len(touched[tag]), *leaf.shape[1:]) if tag else leaf.shape
+            return expect(leaves, jax.tree_util.keystr(path), shape, leaf.dtype)
+
+        found = jax.tree_util.tree_map_with_path(fitting, self.tags, self.state)
         for name, flags in self.written.items():
             flags[:] = False
-            flags[leaves[f"slots of {name}"]] = True
+            flags[touched[name]] = True
 
-        def write(path: Any, tag: str, leaf: Any) -> Any:
-            key = jax.tree_util.keystr(path)
+        def write(tag: str, leaf: Any, new: np.ndarray) -> Any:
             if not tag:
-                return jnp.array(expect(leaves, key, leaf.shape, leaf.dtype))
-            slots = leaves[f"slots of {tag}"]
-            leaf[slots] = expect(leaves, key, (len(slots), *leaf.shape[1:]), leaf.dtype)
+                return jnp.array(new)
+            leaf[touched[tag]] = new
             return leaf
 
-        self.state = jax.tree_util.tree_map_with_path(write, self.tags, self.state)
+        self.state = jax.tree.map(write, self.tags, self.state, found)
 
 
 def expect(leaves: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """A leaf of a snapshot, of the shape and type that this run needs."""
-    from fedslice.errors import CheckpointError
-
     if key not in leaves or leaves[key].shape != tuple(shape) or leaves[key].dtype != dtype:
         found = f"{leaves[key].dtype}{list(leaves[key].shape)}" if key in leaves else "nothing"
         raise CheckpointError(

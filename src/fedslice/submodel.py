@@ -4,6 +4,7 @@ An example belongs to one client for good, so the position of its ids inside S(i
 needs no look-up of ids.
 """
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,7 +46,7 @@ class Submodels(NamedTuple):
 
 def index(columns: Mapping[str, np.ndarray], offsets: np.ndarray, rows: int) -> Submodels:
     """The submodels of clients whose ``columns`` hold ids below ``rows`` (below zero: padding)."""
-    flat = {name: column.reshape(len(column), -1) for name, column in columns.items()}
+    flat = {name: column.reshape(len(column), math.prod(column.shape[1:])) for name, column in columns.items()}
     for name, column in flat.items():
         _check_ids(name, column, rows)
     parts, sizes = [], []

@@ -1,0 +1,104 @@
+"""Figures against NumPy."""
+
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import ROWS, logistic, people, run_of
+
+import fedslice as fs
+from fedslice.evaluate import Evaluator, Scores
+from fedslice.model import Model, Table
+from fedslice.population import Population
+
+METHOD = fs.recipes.fedavg(logistic(), optax.sgd(0.3), steps=2, batch=3)
+
+
+def losses_of(run: Any, population: Population) -> np.ndarray:
+    """Cross-entropy of each example with the whole table at hand."""
+    columns, table = population.columns, np.append(run.table("w", np.arange(ROWS)).astype(float), 0.0)
+    dense = run.params()["dense"]
+    score = table[columns["item"]].sum(1) + table[columns["history"]].sum(1)
+    score += float(dense["slope"]) * columns["x"] + float(dense["bias"])
+    return np.logaddexp(0, score) - columns["label"] * score
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    return run_of(METHOD, people(counts=(2, 1, 3)), 3)
+
+
+@pytest.mark.parametrize("chunk", [1 << 16, 10, 7])
+def test_pooled_and_by_client(run: Any, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On held-out clients with rows that no training client holds; in one chunk, in several, with a partial one."""
+    monkeypatch.setattr(sys.modules["fedslice.evaluate"], "CHUNK", chunk)  # the name is the function's too
+    test = people(seed=5)
+    unseen = set(test.submodels(("item", "history"), ROWS).ids) - set(run.spaces["w"].ids)
+    assert unseen
+    losses = losses_of(run, test)
+    scores = Evaluator(run.model, test)(run.params(Evaluator(run.model, test).ids()))
+    assert scores.pooled["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    means = [losses[test.owners == c].mean() for c in range(len(test))]
+    np.testing.assert_allclose(scores.clients["loss"], means, rtol=1e-5)
+
+
+def test_the_short_way_is_the_long_way(run: Any) -> None:
+    test = people(seed=5)
+    evaluator = Evaluator(run.model, test)
+    assert fs.evaluate(run, test).pooled == evaluator(run.params(evaluator.ids())).pooled
+
+
+def test_an_evaluator_follows_the_training() -> None:
+    population = people()
+    run = run_of(METHOD, population)
+    evaluator = Evaluator(run.model, population)
+    seen = []
+    for _ in run.rounds(3):
+        seen.append(evaluator(run.params(evaluator.ids())).pooled["loss"])
+        assert seen[-1] == pytest.approx(losses_of(run, population).mean(), rel=1e-5)
+    assert len(set(seen)) == 3
+
+
+def test_metrics_clients_without_data_and_several_tables() -> None:
+    tables = {"a": Table(5, "i", init=lambda k, s: jnp.full(s, 2.0)), "b": Table(7, "j", (2,))}
+    model = Model(
+        lambda key: {"c": jnp.ones(())},
+        lambda p, b: p["a"][b["i"]] + fs.lookup(p["b"], b["j"]).sum((1, 2)) + p["c"] * b["x"],
+        tables,
+        metrics={"big": lambda p, b: b["x"] > 1},
+    )
+    population = Population.from_arrays([0, 0, 1, 2], i=[0, 1, 4, 4], j=[[0, -1]] * 4, x=[1.0, 2.0, 3.0, 4.0])
+    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1), population)
+    scores = fs.evaluate(run, population.select(np.array([True, True, False, True])))
+    assert scores.pooled == {"loss": pytest.approx(2 + 7 / 3), "big": pytest.approx(2 / 3)}
+    np.testing.assert_allclose(scores.clients["loss"], [3.5, np.nan, 6.0])
+    np.testing.assert_allclose(scores.clients["big"], [0.5, np.nan, 1.0])
+
+
+def test_local_leaves_get_first_values() -> None:
+    model = Model(
+        lambda key: {"g": jnp.zeros(()), "l": jnp.ones(())}, lambda p, b: p["g"] + p["l"] * b["x"], local=("l",)
+    )
+    population = Population.from_arrays([0, 1], x=[1.0, 3.0])
+    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1), population)
+    assert fs.evaluate(run, population).pooled == {"loss": pytest.approx(2.0)}
+
+
+def test_nothing_to_evaluate_is_not_a_number(run: Any) -> None:
+    """A split by time may leave the test set empty."""
+    population = people()
+    scores = fs.evaluate(run, population.select(population.owners < 0))
+    assert np.isnan(scores.pooled["loss"])
+    assert np.isnan(scores.clients["loss"]).all()
+
+
+def test_spread_over_clients() -> None:
+    values = np.array([3.0, np.nan, 1.0, 2.0, 5.0])
+    spread = Scores({"loss": 2.75}, {"loss": values}).spread("loss")
+    # percentiles of 1, 2, 3, 5 with linear interpolation: at 0.3, 1.5 and 2.7 of 3 gaps
+    assert spread == {k: pytest.approx(v) for k, v in
+                      {"mean": 2.75, "p10": 1.3, "median": 2.5, "p90": 4.4, "worst": 5.0}.items()}  # fmt: skip
+    assert str(Scores({"loss": 0.5, "big": 1.0}, {})) == "loss 0.5000, big 1.0000"
