@@ -15,6 +15,7 @@ from fedslice import export, report
 from fedslice.errors import FedsliceError, InputError
 from fedslice.experiment import Experiment, Scorer
 from fedslice.frames import from_file
+from fedslice.progress import show
 from fedslice.registry import ALGORITHMS, TASKS, find_method, settings_for
 from fedslice.tasks import logistic, ratings
 from fedslice.tasks.base import Task
@@ -169,8 +170,8 @@ def _run(options: argparse.Namespace) -> None:
     find_method(options.algorithm)
     task = _task(options)
     out = options.out or _free(Path("runs"), f"{task.name}-{options.algorithm}")
-    show = _print_json if options.json else _print_line
-    experiment = _experiment(options, task, options.algorithm, options.seed, out=out, emit=show)
+    emit = _print_json if options.json else _print_line
+    experiment = _experiment(options, task, options.algorithm, options.seed, out=out, emit=emit)
     _say(f"{task.name} on {task.source}: {len(task.train):,} clients, {task.train.examples:,} training examples")
     done = experiment.execute()
     if not options.json:
@@ -299,15 +300,15 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
 
 def _print_line(line: dict[str, Any]) -> None:
     if "done" not in line:
-        print(_figures(line), flush=True)
+        show(_figures(line), sys.stdout)
 
 
 def _print_json(line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
+    show(json.dumps(line), sys.stdout)
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    show(text, sys.stderr)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from fedslice.simulate import Run, simulate
 from fedslice.tasks.base import Task
 
 TRAIN_SAMPLE = 10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
+LAP = 100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 SAVE_EVERY = float(os.environ.get("FEDSLICE_SAVE_EVERY", "20"))  # seconds between checkpoints
 
 Line = dict[str, Any]
@@ -78,15 +79,20 @@ class Experiment:
         with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
             while run.round < self.rounds:
                 stop = min(self.rounds, (run.round // self.eval_every + 1) * self.eval_every)
-                for report in run.rounds(1 if not clock.compiled else stop - run.round):
+                for report in run.rounds(1 if not clock.compiled else min(LAP, stop - run.round)):
                     advance(report)
                     if self.out and clock.due():
                         run.save(self.out)
                 clock.lap(run.round)
                 if run.round == stop:
-                    self._record({"round": run.round, **scorer(run), **run.totals})
+                    self._record({"round": run.round, **scorer(run), **self._traffic(run)})
                     clock.skip()
         return self._finish(run, clock)
+
+    def _traffic(self, run: Run) -> dict[str, int]:
+        """Examples and bytes since the first round; training on pooled data sends nothing."""
+        silent = {"bytes_down": 0, "bytes_up": 0} if find_method(self.algorithm).pooled else {}
+        return {**run.totals, **silent}
 
     def start(self) -> Run:
         """The run, before its first round."""

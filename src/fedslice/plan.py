@@ -207,7 +207,7 @@ class Planner:
     def _grow(self, name: str, need: int, exact: bool = False) -> int:
         """The padded size for ``need``, with room to spare so that shapes, and so compilations, stay few."""
         if name not in self.capacity or need > self.capacity[name]:
-            self.capacity[name] = max(self.multiple, need) if exact else bucket(need + need // 16)
+            self.capacity[name] = max(self.multiple, need) if exact else bucket(need + need // 8)
         return self.capacity[name]
 
 

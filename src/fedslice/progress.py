@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from tqdm import tqdm
 
@@ -12,14 +12,20 @@ if TYPE_CHECKING:
 EVERY = 0.2  # seconds between looks at the loss, which costs a wait
 
 
+def show(text: str, file: TextIO) -> None:
+    """Print a line above a bar that may be there."""
+    tqdm.write(text, file=file)
+    file.flush()
+
+
 @contextmanager
-def bar(count: int, show: bool = True, label: str = "") -> "Iterator[Callable[[Report], None]]":
+def bar(count: int, visible: bool = True, label: str = "") -> "Iterator[Callable[[Report], None]]":
     """``advance(report)`` moves the bar by one round.
 
-    >>> with bar(3, show=False) as advance:
+    >>> with bar(3, visible=False) as advance:
     ...     pass
     """
-    meter = tqdm(total=count, disable=None if show else True, unit=" rounds", desc=label or None, mininterval=EVERY)
+    meter = tqdm(total=count, disable=None if visible else True, unit=" rounds", desc=label or None, mininterval=EVERY)
     shown = [0.0]
 
     def advance(report: "Report") -> None:

@@ -26,7 +26,7 @@ from fedslice.types import Algorithm, Data, Message, Params, PyTree, State
 
 LAG = 8  # rounds that may be under way before the oldest one's report is checked
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
-WARM_UP = 4  # rounds planned ahead to find the sizes to pad to
+WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 
 
 class Report(NamedTuple):
