@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
         (["run", *SMALL, "--set", "batch=many"], "must be a whole number"),
         (["run", *SMALL, "--set", "batch"], "key=value"),
         (["run", *SMALL, "--set", "cohort=100000"], "make the cohort smaller"),
-        (["run", *SMALL, "--set", "server=magic"], "not an optimizer"),
+        (["run", *SMALL, "--set", "server=magic"], "there is no optimizer 'magic'"),
         (["run", *SMALL, "--set", "weights=heavy"], "weights='heavy'"),
         (["run", *SMALL, "--set", "sampler=nobody"], "there is no sampler"),
         (["run", *SMALL, "--set", "engine=warp"], "engine='warp'"),
@@ -237,3 +237,49 @@ def test_demo_draws_its_pictures(
     assert main(["demo", "--out", str(tmp_path)]) == 0
     assert "mean |w| fedsubavg" in capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == {"curves.png", "cold-rows.png", "table.txt"}
+
+
+def test_a_kill_during_an_evaluation_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint of round r must not be there before the line of round r: a resumed run would not write it again."""
+    from fedslice import experiment
+
+    monkeypatch.setenv("FEDSLICE_SAVE_EVERY", "0")
+    command = ["run", *SMALL, "--rounds", "9", "--eval-every", "3", "--out", str(tmp_path / "r")]
+    calls, score = [0], experiment.Scorer.__call__
+
+    def killed(self: experiment.Scorer, run: experiment.Run) -> dict[str, float]:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise KeyboardInterrupt
+        return score(self, run)
+
+    monkeypatch.setattr(experiment.Scorer, "__call__", killed)
+    assert main(command) == 130
+    assert main(command) == 0
+    rounds = [json.loads(line)["round"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == [3, 6, 9]
+
+
+def test_compare_goes_on_after_a_divergence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", *SMALL, "fedsubavg", "fedsgd", "--set", "client_rate=300"]
+    assert main([*arguments, "--rounds", "20", "--out", str(tmp_path)]) == 3
+    caught = capsys.readouterr()
+    assert "fedsubavg seed 0: training diverged" in caught.err
+    assert "fedsgd" in caught.out
+    assert "fedsubavg" not in caught.out
+
+
+def test_unwritable_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main(["run", *SMALL, "--rounds", "2", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert "file" in capsys.readouterr().err
+
+
+def test_central_sees_as_many_examples_as_the_others(tmp_path: Path) -> None:
+    seen = {}
+    for setting in ("epochs=1", "sampler=full"):
+        for name in ("fedavg", "central"):
+            out = tmp_path / f"{setting}-{name}"
+            assert main(["run", *SMALL, "--algorithm", name, "--rounds", "3", "--set", setting, "--out", str(out)]) == 0
+            seen[name] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["examples"]
+        assert seen["central"] == pytest.approx(seen["fedavg"], rel=0.5)  # clients' sizes vary, cohorts are small

@@ -95,7 +95,8 @@ def test_the_debug_engine_names_client_and_step() -> None:
     bad = population.offsets[4]  # client "e" has two examples; the first one overflows
     population.columns["x"][bad] = 3e38
     run = run_of(fs.recipes.fedavg(MODEL, optax.sgd(0.1), epochs=2, batch=1), population, engine="debug")
-    order = np.ravel(run.planner._examples(0, np.array([4]), population.counts[[4]])[0])
+    (work,) = run.algorithm.client.work
+    order = np.ravel(run.planner._examples(0, work, 0, np.array([4]), population.counts[[4]])[0])
     step = 1 + order.tolist().index(int(bad))
     with pytest.raises(DivergedError, match=rf"client e \(number 4, 2 examples\).*round 1: .*local step {step} of 4"):
         run.train(1, progress=False)
@@ -171,29 +172,31 @@ def test_each_client_keeps_its_own_memory(table: str, settings: Any, tmp_path: A
     population = people()
     run = run_of(method, population, 9, sampler=fs.sampling.uniform(1), seed=1, **settings)
     drawn = np.bincount([run.cohort(r)[0] for r in range(9)], minlength=len(population))
-    assert run.memory["rounds"].tolist() == drawn.tolist()
+    memory = run.memory[0]
+    assert memory["rounds"].tolist() == drawn.tolist()
     assert drawn.max() > 1
     assert drawn.min() == 0
     space = run.spaces[table]
     total = np.zeros(len(space.ids))
     for c, n in enumerate(drawn):
         own = slice(space.offsets[c], space.offsets[c + 1])
-        kept = np.asarray(run.memory["sum"])[own]
+        kept = np.asarray(memory["sum"])[own]
         assert kept.any() == (n > 0)
         np.add.at(total, space.slots[own], kept)
     np.testing.assert_allclose(run.table(table, space.ids), 1 + total, atol=1e-5)
     run.save(tmp_path)
     again = run_of(method, population, sampler=fs.sampling.uniform(1), seed=1, **settings)
     again.restore(tmp_path)
-    assert np.array_equal(again.memory["sum"], run.memory["sum"])
-    assert np.array_equal(again.memory["rounds"], run.memory["rounds"])
+    assert np.array_equal(again.memory[0]["sum"], memory["sum"])
+    assert np.array_equal(again.memory[0]["rounds"], memory["rounds"])
 
 
 def test_a_failing_client_keeps_its_old_memory() -> None:
     method = algorithm(rememberer(MODEL, "w"), [fs.stage.mean("uniform")], fs.server.optimize())
     run = run_of(method, spoiled(6), 2)
-    assert run.memory["rounds"].tolist() == [2, 2, 2, 2, 2, 2, 0]
-    assert np.isfinite(run.memory["sum"]).all()
+    memory = run.memory[0]
+    assert memory["rounds"].tolist() == [2, 2, 2, 2, 2, 2, 0]
+    assert np.isfinite(memory["sum"]).all()
 
 
 # -- models of every shape ----------------------------------------------------------------------------------------
@@ -210,8 +213,8 @@ def test_local_leaves_stay_at_home() -> None:
     population = Population.from_arrays([1, 1, 1], x=[1.0, 2.0, 6.0])
     run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), epochs=2, batch=3), population, 1)
     assert set(run.params()) == {"g"}
-    assert set(run.tags.message.update) == {"g"}
-    assert set(run.tags.offer) == {"g"}
+    assert set(run.anatomy.tags.values["update"]) == {"g"}
+    assert set(run.anatomy.tags.offer) == {"g"}
     # step 1: residual -3, both move by 0.6; step 2: residual 1.2 - 3 = -1.8, both move by 0.36
     np.testing.assert_allclose(run.params()["g"], 0.96, rtol=1e-6)
     (report,) = run.rounds(1)

@@ -90,3 +90,35 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         from_file(tmp_path / "bad.csv", client="a", features=["b"])
     with pytest.raises(InputError, match="pandas, polars or pyarrow"):
         from_frame({"a": [1]}, client="a", features=["a"])
+
+
+def test_gaps_inside_lists_are_padding_and_fixed_lists_are_lists() -> None:
+    gaps = pyarrow.table({"user": [1, 1], "item": [["x", None, "y"], ["y"]]})
+    people = from_frame(gaps, client="user", features=["item"])
+    assert people.columns["item"].tolist() == [[0, -1, 1], [1, -1, -1]]
+    fixed = pyarrow.table({"user": [1], "item": pyarrow.array([[3, 5]], pyarrow.list_(pyarrow.int64(), 2))})
+    assert from_frame(fixed, client="user", features=["item"]).columns["item"].tolist() == [[0, 1]]
+
+
+def test_moments_in_time_are_seconds_and_keep_them() -> None:
+    stamps = [1385000000.0, 1385000040.0]
+    frame = pandas.DataFrame(
+        {"user": [1, 1], "item": ["x", "y"], "at": stamps, "when": pandas.to_datetime(stamps, unit="s")}
+    )
+    people = from_frame(frame, client="user", features=["item"], columns=["at", "when"])
+    for name in ("at", "when"):
+        train, test = people.split(time=name, at=1385000020)
+        assert (train.examples, test.examples) == (1, 1)
+
+
+def test_one_column_for_two_purposes_and_no_rows_are_refused() -> None:
+    with pytest.raises(InputError, match="two purposes"):
+        from_frame(pyarrow.table(ROWS), client="user", label="stars", features=["stars"])
+    with pytest.raises(InputError, match="no rows"):
+        from_frame(pandas.DataFrame({"user": [], "item": []}), client="user", features=["item"])
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_bytes("user,item\na,café\n".encode("latin-1"))
+    with pytest.raises(InputError, match="UTF-8"):
+        from_file(tmp_path / "old.csv", client="user", features=["item"])

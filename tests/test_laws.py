@@ -130,7 +130,7 @@ def test_a_client_without_data_is_nothing(name: str) -> None:
     full = {"sampler": fs.sampling.full()}
     run = run_of(RECIPES[name](MODEL, emptied), emptied, **full)
     assert run.cohort(0).tolist() == list(range(len(without)))  # by itself it is never drawn
-    run.eligible = np.arange(len(emptied))
+    run.eligible, run._counts = np.arange(len(emptied)), emptied.counts
     reports = list(run.rounds(3))
     assert [report.clients for report in reports] == [len(emptied)] * 3
     assert [report.failed for report in reports] == [0] * 3
@@ -192,7 +192,7 @@ def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
     for _ in run.rounds(1):
         pass
     for tag, old, new in zip(
-        jax.tree.leaves(run.tags.state), jax.tree.leaves(before), jax.tree.leaves(run.store.state), strict=True
+        jax.tree.leaves(run.anatomy.tags.state), jax.tree.leaves(before), jax.tree.leaves(run.store.state), strict=True
     ):
         if tag == "w":
             assert np.array_equal(old[~touched], np.asarray(new)[~touched])

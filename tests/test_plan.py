@@ -16,7 +16,7 @@ FIELDS = ("item", "history")
 
 def planner_of(population: Population, work: Work, seed: int = 0, rows: str = "touched", **more: Any) -> Planner:
     space = population.submodels(FIELDS, ROWS)
-    return Planner(population, {"w": space}, work, seed, rows, more.pop("memory", False), **more)
+    return Planner(population, {"w": space}, [work], seed, rows, more.pop("memory", False), **more)
 
 
 WORKS = [Work(steps=3, batch=4), Work(epochs=2, batch=4)]
@@ -32,7 +32,10 @@ def test_batches_decode_to_the_clients_own_examples(work: Work, rows: str, cohor
     planner = planner_of(population, work, rows=rows, memory=True)
     chosen = np.array(cohort)
     plan, traffic = planner.plan(5, chosen)
-    examples, sizes, steps, _ = planner._examples(5, chosen, population.counts[chosen])
+    examples, sizes, steps = planner._examples(0, work, 5, chosen, population.counts[chosen])
+    (phase,) = plan.phases
+    assert np.array_equal(phase.steps[: len(cohort)], steps)
+    assert np.array_equal(phase.sizes[: len(cohort)], sizes)
     ids, space = population.submodels(FIELDS, ROWS).ids, population.submodels(FIELDS, ROWS)
     union, places, held = plan.union["w"], plan.places["w"], plan.held["w"]
     real = union[union < len(ids)]
@@ -47,13 +50,13 @@ def test_batches_decode_to_the_clients_own_examples(work: Work, rows: str, cohor
             numbers = examples[k, s, : sizes[k, s]]
             assert (population.owners[numbers] == client).all()
             for field in FIELDS:
-                position = plan.batches[field][k, s, : sizes[k, s]]
+                position = phase.batches[field][k, s, : sizes[k, s]]
                 original = population.columns[field][numbers]
                 assert np.array_equal(position < 0, original < 0)
                 decoded = np.where(position < 0, -1, ids[union[places[k][np.maximum(position, 0)]]])
                 assert np.array_equal(decoded, original)
                 touched |= set(original[original >= 0].tolist())
-            assert np.array_equal(plan.batches["x"][k, s, : sizes[k, s]], population.columns["x"][numbers])
+            assert np.array_equal(phase.batches["x"][k, s, : sizes[k, s]], population.columns["x"][numbers])
     if rows == "touched":
         assert set(ids[real].tolist()) == touched
     else:
@@ -62,8 +65,9 @@ def test_batches_decode_to_the_clients_own_examples(work: Work, rows: str, cohor
     assert plan.weights[: len(cohort)].tolist() == population.counts[chosen].tolist()
     assert traffic.clients == len(cohort)
     assert traffic.examples == sizes.sum()
-    assert traffic.rows_down["w"] == space.sizes[chosen].sum()
-    assert traffic.rows_up["w"] == sum((p < len(union)).sum() for p in places)
+    assert traffic.rows_down["w"].tolist() == space.sizes[chosen].tolist()
+    assert traffic.rows_up["w"].tolist() == [(p < len(union)).sum() for p in places[: len(cohort)]]
+    assert (places[len(cohort) :] == len(union)).all()
 
 
 @each_work
@@ -73,9 +77,10 @@ def test_padding_points_past_the_end(work: Work) -> None:
     plan, _ = planner.plan(0, np.arange(5))
     space = population.submodels(FIELDS, ROWS)
     assert plan.clients.tolist() == [0, 1, 2, 3, 4, 7, 7, 7]  # 5 clients in 4 threads: 8; 7 is past the last one
-    for part in (plan.weights, plan.steps, plan.sizes):
+    (phase,) = plan.phases
+    for part in (plan.weights, phase.steps, phase.sizes):
         assert not part[5:].any()
-    assert plan.sizes[:5].any()
+    assert phase.sizes[:5].any()
     assert (plan.places["w"][5:] == len(plan.union["w"])).all()
     assert (plan.held["w"][5:] == len(space.slots)).all()
     spare = plan.union["w"] >= len(space.ids)
@@ -90,7 +95,7 @@ def test_capacity_only_grows() -> None:
         assert all(planner.capacity[name] >= size for name, size in seen.items())
         seen = dict(planner.capacity)
         assert plan.clients.shape[0] == seen["clients"]
-        assert plan.sizes.shape[1] == seen["steps"]
+        assert plan.phases[0].sizes.shape[1] == seen["steps 0"]
         assert plan.union["w"].shape[0] == seen["w union"]
         assert plan.places["w"].shape[1] == seen["w rows"]
     assert seen["clients"] == 7
@@ -103,7 +108,7 @@ def test_batches_do_not_depend_on_who_else_is_there(work: Work) -> None:
 
     def batches(cohort: list[int], round: int = 3) -> dict[int, list[list[int]]]:
         chosen = np.array(cohort)
-        examples, sizes, steps, _ = planner._examples(round, chosen, population.counts[chosen])
+        examples, sizes, steps = planner._examples(0, work, round, chosen, population.counts[chosen])
         return {c: [examples[k, s, : sizes[k, s]].tolist() for s in range(steps[k])] for k, c in enumerate(cohort)}
 
     alone, together = batches([3]), batches([0, 1, 2, 3, 4, 5, 6])
@@ -111,16 +116,17 @@ def test_batches_do_not_depend_on_who_else_is_there(work: Work) -> None:
     assert batches([2, 3, 5])[5] == together[5]
     assert batches([3], round=4)[3] != alone[3]
     other = planner_of(population, work, seed=1)
-    moved, sizes, steps, _ = other._examples(3, np.array([3]), population.counts[[3]])
+    moved, sizes, steps = other._examples(0, work, 3, np.array([3]), population.counts[[3]])
     assert [moved[0, s, : sizes[0, s]].tolist() for s in range(steps[0])] != alone[3]
 
 
 def test_independent_draws_are_uniform() -> None:
     """20,000 draws from 20 examples: chi-square has 19 degrees of freedom; 99.98 % are within 4.5 .. 50."""
     population = people(counts=(5, 20, 3))
-    planner = planner_of(population, Work(steps=10, batch=20))
+    work = Work(steps=10, batch=20)
+    planner = planner_of(population, work)
     chosen = np.array([1])
-    draws = np.concatenate([np.ravel(planner._examples(r, chosen, np.array([20]))[0]) for r in range(100)]) - 5
+    draws = np.concatenate([np.ravel(planner._examples(0, work, r, chosen, np.array([20]))[0]) for r in range(100)]) - 5
     assert draws.min() == 0
     assert draws.max() == 19
     counts = np.bincount(draws)
@@ -131,9 +137,10 @@ def test_independent_draws_are_uniform() -> None:
 
 def test_shuffled_epochs_visit_every_example_once() -> None:
     population = people()
-    planner = planner_of(population, Work(epochs=3, batch=4))
+    work = Work(epochs=3, batch=4)
+    planner = planner_of(population, work)
     chosen = np.array([0, 3, 5])
-    examples, sizes, steps, _ = planner._examples(2, chosen, population.counts[chosen])
+    examples, sizes, steps = planner._examples(0, work, 2, chosen, population.counts[chosen])
     for k, client in enumerate(chosen):
         own = list(range(population.offsets[client], population.offsets[client + 1]))
         passes = -(-len(own) // 4)
@@ -152,11 +159,11 @@ def test_shuffled_epochs_visit_every_example_once() -> None:
 def test_shuffles_are_uniform() -> None:
     """6,000 shuffles of 3 examples: each of the 6 orders 1,000 times; 5 degrees of freedom, 0.05 % beyond 22."""
     population = people(counts=(3,) * 60)
-    planner = planner_of(population, Work(epochs=1, batch=3))
+    work = Work(epochs=1, batch=3)
+    planner = planner_of(population, work)
     chosen = np.arange(60)
-    orders = np.concatenate(
-        [planner._examples(r, chosen, population.counts)[0][:, 0] - population.offsets[:-1, None] for r in range(100)]
-    )
+    drawn = [planner._examples(0, work, r, chosen, population.counts)[0] for r in range(100)]
+    orders = np.concatenate([examples[:, 0] - population.offsets[:-1, None] for examples in drawn])
     assert sorted(set(map(tuple, orders.tolist()))) == sorted(permutations(range(3)))
     counts = np.unique(orders @ [9, 3, 1], return_counts=True)[1]
     assert ((counts - 1000) ** 2 / 1000).sum() < 22
@@ -169,8 +176,8 @@ def test_a_cohort_of_nobody_and_rounds_that_touch_no_row() -> None:
     columns["item"][-1] = 3
     population = Population.from_arrays(columns.pop("client"), **columns)
     plan, traffic = planner_of(population, WORKS[0]).plan(0, np.array([0, 1]))
-    assert traffic.rows_up["w"] == 0
-    assert (plan.batches["item"] < 0).all()
+    assert traffic.rows_up["w"].tolist() == [0, 0]
+    assert (plan.phases[0].batches["item"] < 0).all()
     plan, traffic = planner_of(population, WORKS[0]).plan(0, np.zeros(0, np.int64))
     assert traffic.clients == traffic.examples == 0
     assert not plan.weights.any()

@@ -62,7 +62,7 @@ def test_a_cohort_must_be_positive(make: object, size: int) -> None:
 
 @pytest.mark.parametrize("sampler", [uniform(41), weighted(41), poisson(41)], ids=lambda s: s.name)
 def test_too_large_a_cohort_is_refused_with_advice(sampler: Sampler) -> None:
-    with pytest.raises(InputError, match=r"41 was asked of 40.*smaller or use sampling.full"):
+    with pytest.raises(InputError, match=r"41 was asked of 40.*smaller or take all of them \(sampling.full"):
         sampler.cohort(0, 0, ONES)
 
 

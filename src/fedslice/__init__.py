@@ -2,6 +2,7 @@
 
 from fedslice import client as client
 from fedslice import recipes as recipes
+from fedslice import reduce as reduce
 from fedslice import sampling as sampling
 from fedslice import server as server
 from fedslice import stage as stage

@@ -2,24 +2,18 @@
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
-
 from fedslice.errors import InputError
-from fedslice.types import Algorithm, Array, Client, Reduce, Server, Stage
-
-
-def _sum_rows(values: Array, places: Array, rows: int) -> Array:
-    """Each client's rows added into their places, in the order of the clients: the same bits every time."""
-    width = values.shape[2:]
-    return jnp.zeros((rows, *width), values.dtype).at[places.reshape(-1)].add(values.reshape(-1, *width), mode="drop")
-
-
-total = Reduce("sum", lambda values: jnp.sum(values, axis=0), _sum_rows)
-"""The sum of all messages: what a server, or secure aggregation, computes."""
+from fedslice.reduce import total
+from fedslice.types import Algorithm, Client, Reduce, Server, Stage
 
 
 def algorithm(
-    client: Client, stages: Sequence[Stage], server: Server, reduce: Reduce = total, name: str = "custom"
+    client: Client,
+    stages: Sequence[Stage],
+    server: Server,
+    reduce: Reduce | None = None,
+    name: str = "custom",
+    survey: Client | None = None,
 ) -> Algorithm:
     """An algorithm from its parts; ``stages`` are written from the learner to the wire.
 
@@ -34,4 +28,4 @@ def algorithm(
             f"an algorithm needs exactly one stage that turns the sum into a mean, got {weighing}: "
             "put stage.mean(...) once among its stages"
         )
-    return Algorithm(name, client, tuple(stages), server, reduce)
+    return Algorithm(name, client, tuple(stages), server, reduce or total(), survey)

@@ -6,7 +6,8 @@ Written to a temporary file, synced and renamed, so a kill at any moment leaves 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from fedslice.errors import CheckpointError
 from fedslice.population import Population
@@ -39,10 +40,12 @@ def write(run: "Run", folder: Path) -> Path:
         "totals": run.totals,
         "capacity": run.planner.capacity,
         "first_loss": run.first_loss,
+        "high": run.high,
     }
     about["checksum"] = _checksum(about, leaves)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / NAME, save(leaves, {"fedslice": json.dumps(about)}))
+    with replacing(folder / NAME) as temporary:
+        save_file(leaves, temporary, {"fedslice": json.dumps(about)})
     return folder / NAME
 
 
@@ -63,6 +66,7 @@ def read(run: "Run", folder: Path) -> None:
     run.store.restore(leaves)
     run.memory, run.round, run.totals = memory, about["round"], dict(about["totals"])
     run.planner.capacity, run.first_loss = dict(about["capacity"]), about["first_loss"]
+    run.forget_pending(about["high"])
 
 
 def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -84,13 +88,13 @@ def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return about, leaves
 
 
-def atomic_write(file: Path, content: bytes) -> None:
-    """Replace ``file`` in one step that survives a crash."""
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A temporary path; what is written there takes the place of ``file`` in one step that survives a crash."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
+        yield temporary
+        with temporary.open("rb+") as handle:
             os.fsync(handle.fileno())
         temporary.replace(file)
     finally:
@@ -99,6 +103,12 @@ def atomic_write(file: Path, content: bytes) -> None:
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(folder)
         os.close(folder)
+
+
+def atomic_write(file: Path, content: bytes) -> None:
+    """Replace ``file`` in one step."""
+    with replacing(file) as temporary:
+        temporary.write_bytes(content)
 
 
 def fingerprint(population: Population) -> str:
@@ -113,12 +123,11 @@ def fingerprint(population: Population) -> str:
 
 def _identity(run: "Run") -> dict[str, Any]:
     """What must be the same for a run to go on."""
-    work = run.algorithm.client.work
     return {
         "algorithm": run.algorithm.name,
         "seed": run.seed,
         "sampler": run.sampler.name,
-        "work": list(work),
+        "work": [list(work) for work in run.planner.works],
         "rows": "held" if run.planner.all_rows else "touched",
         "store": type(run.store).__name__,
         "engine": [run.engine.mode, run.engine.threads],
@@ -134,5 +143,5 @@ def _checksum(about: Mapping[str, Any], leaves: Mapping[str, np.ndarray]) -> str
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, leaf in sorted(leaves.items()):
         digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
-        digest.update(np.ascontiguousarray(leaf).tobytes())
+        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -8,11 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedslice import export, report
-from fedslice.errors import FedsliceError, InputError
+from fedslice.errors import DivergedError, FedsliceError, InputError
 from fedslice.experiment import Experiment, Scorer
 from fedslice.frames import from_file
 from fedslice.progress import show
@@ -29,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        options.act(options)
+        code: int | None = options.act(options)
     except FedsliceError as error:
-        print(f"fedslice: {error}", file=sys.stderr)
+        _say(f"fedslice: {error}")
         return error.exit_code
     except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -40,13 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "fedslice: stopped; the same command with the same --out goes on from the last checkpoint", file=sys.stderr
         )
         return 130
-    return 0
+    except OSError as error:
+        _say(f"fedslice: {error.filename or 'file'}: {error.strerror or error}")
+        return InputError.exit_code
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedslice", description="Federated optimisation where every client trains only its slice of the model."
     )
+    parser.add_argument("--version", action="version", version=f"fedslice {version('fedslice')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="FedAvg and FedSubAvg side by side on embedded data, in a minute")
@@ -146,7 +151,7 @@ def _own(options: argparse.Namespace) -> Task:
             "your own data go with the task lr: fedslice run lr --data clicks.parquet --client user --label clicked "
             f"--features item,category (missing here: {', '.join(missing) or 'the task name lr'})"
         )
-    fields = [name.strip() for name in options.features.split(",") if name.strip()]
+    fields = _names(options.features)
     people = from_file(options.data, client=options.client, label=options.label, features=fields)
     return logistic.from_population(people, fields, options.label)
 
@@ -178,7 +183,7 @@ def _run(options: argparse.Namespace) -> None:
         print(_closing(experiment, done))
 
 
-def _compare(options: argparse.Namespace) -> None:
+def _compare(options: argparse.Namespace) -> int:
     for name in options.algorithms:
         find_method(name)
     if len(set(options.algorithms)) < len(options.algorithms):
@@ -188,16 +193,24 @@ def _compare(options: argparse.Namespace) -> None:
     out = options.out or _free(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
     groups: dict[str, list[Experiment]] = {}
+    failures: list[str] = []
     for name in options.algorithms:
         for seed in seeds:
             run = _experiment(options, task, name, seed, out=out / f"{name}-seed{seed}", scorer=scorer)
-            done = run.execute()
+            try:
+                done = run.execute()
+            except DivergedError as error:
+                failures.append(f"{name} seed {seed}: {error}")
+                _say(failures[-1])
+                continue
             groups.setdefault(name, []).append(run)
             if options.json:
                 _print_json({"algorithm": name, "seed": seed, **run.lines[-1], **done})
             else:
                 _say(f"{name} seed {seed}: {_figures(run.lines[-1])}")
-    _show(groups, out, task, options.json)
+    if groups:
+        _show(groups, out, task, options.json)
+    return DivergedError.exit_code if failures else 0
 
 
 def _show(groups: dict[str, list[Experiment]], out: Path, task: Task, as_json: bool) -> None:
@@ -255,7 +268,7 @@ def _unlabelled(options: argparse.Namespace) -> Task:
         raise InputError(
             "the heat of a file needs its columns: fedslice heat FILE --client user --features item,category"
         )
-    fields = [name.strip() for name in options.features.split(",") if name.strip()]
+    fields = _names(options.features)
     people = from_file(options.data, client=options.client, features=fields)
     return logistic.whole(people, fields)
 
@@ -263,6 +276,10 @@ def _unlabelled(options: argparse.Namespace) -> Task:
 def _export(options: argparse.Namespace) -> None:
     for file in export.export(export.read_model(options.run), options.file):
         print(f"written: {file}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _seeds(text: str) -> list[int]:
@@ -284,8 +301,7 @@ def _free(folder: Path, name: str) -> Path:
 
 
 def _figures(line: dict[str, Any]) -> str:
-    hidden = ("examples", "bytes_down", "bytes_up", "round")
-    figures = ", ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in line.items() if key not in hidden)
+    figures = ", ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in Experiment.figures(line).items())
     return f"round {line['round']}: {figures}"
 
 
@@ -304,7 +320,8 @@ def _print_line(line: dict[str, Any]) -> None:
 
 
 def _print_json(line: dict[str, Any]) -> None:
-    show(json.dumps(line), sys.stdout)
+    strict = {key: None if isinstance(value, float) and value != value else value for key, value in line.items()}
+    show(json.dumps(strict), sys.stdout)
 
 
 def _say(text: str) -> None:

@@ -1,5 +1,7 @@
 """The slow engine: clients one by one, each looked at, so that the one that goes wrong can be named."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import numpy as np
 from fedslice.engine import Engine, Tags
 from fedslice.errors import DivergedError
 from fedslice.plan import Plan
-from fedslice.types import Algorithm, Array, Message, PyTree, State
+from fedslice.types import Algorithm, Array, Message
 
 
 class DebugEngine(Engine):
@@ -15,29 +17,39 @@ class DebugEngine(Engine):
 
     def __init__(self, algorithm: Algorithm, tags: Tags, key: Array, names: np.ndarray) -> None:
         super().__init__(algorithm, tags, key, "debug", 1)
-        self.names, self.one = names, jax.jit(self.client)
+        self.names = names
 
-    def in_parts(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+    def in_parts(self, train: Any, plan: Plan) -> Any:
         """Every client by itself."""
         results = []
         for k in range(len(plan.clients)):
-            part = jax.tree.map(lambda leaf, k=k: leaf[k], plan._replace(round=(), union={}))
+            part = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], plan._replace(round=(), union={}))
             part = part._replace(round=plan.round)
-            message, kept = self.one(working, memory, part)
-            if bool(message.metrics["failed"]):
-                raise DivergedError(self._diagnose(working, memory, part))
-            results.append((message, kept))
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+            result = train(part)
+            if _failed(result):
+                raise DivergedError(self._diagnose(train, part))
+            results.append(result)
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
 
-    def _diagnose(self, working: State, memory: PyTree, part: Plan) -> str:
-        def after(steps: int) -> Message:
-            return self.one(working, memory, part._replace(steps=np.int32(steps)))[0]
+    def _diagnose(self, train: Any, part: Plan) -> str:
+        def after(steps: int) -> Any:
+            phases = tuple(phase._replace(steps=np.minimum(phase.steps, np.int32(steps))) for phase in part.phases)
+            return train(part._replace(phases=phases))
 
-        number, steps = int(part.clients), int(part.steps)
-        bad = next((s for s in range(1, steps + 1) if after(s).metrics["failed"]), 0)
-        loss = float(after(max(0, bad - 1)).metrics["loss"])
+        number, steps = int(part.clients[0]), max(int(phase.steps[0]) for phase in part.phases)
+        bad = next((s for s in range(1, steps + 1) if _failed(after(s))), 0)
+        loss = float(_message(after(max(0, bad - 1))).metrics["loss"][0])
+        who = f"client {self.names[number]} (number {number}, {int(part.weights[0])} examples)"
         return (
-            f"client {self.names[number]} (number {number}, {int(part.weights)} examples) sent an update that is not "
-            f"finite in round {int(part.round) + 1}: it goes wrong at local step {bad} of {steps}; its mean loss "
-            f"before that was {loss:.4g}. Look at its examples, or lower the client learning rate."
+            f"{who} sent an update that is not finite in round {int(part.round) + 1}: it goes wrong at local step "
+            f"{bad} of {steps}; its mean loss before that was {loss:.4g}. Look at its examples, or lower the client "
+            "learning rate."
         )
+
+
+def _message(result: Any) -> Message:
+    return result if isinstance(result, Message) else result[0]
+
+
+def _failed(result: Any) -> bool:
+    return bool(_message(result).metrics["failed"][0])

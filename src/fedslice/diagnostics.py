@@ -46,8 +46,8 @@ def gradient_norms(run: Run, population: Population, weights: str = "uniform") -
     GradientNorms(element_wise=5.0, squared=4.25)
     """
     model, scorer = run.model, Evaluator(run.model, population)
-    params = run.params(scorer.ids())
-    grad = jax.jit(jax.grad(lambda p, batch, share: jnp.sum(share * model.loss(p, batch))))
+    params, local = run.params(scorer.ids()), run.model.fresh(jax.random.key(0))
+    grad = jax.jit(jax.grad(lambda p, batch, share: jnp.sum(share * model.loss({**p, **local}, batch))))
     total = jax.tree.map(jnp.zeros_like, params)
     start = 0
     shares = _shares(population, weights)
@@ -73,14 +73,14 @@ def condition_numbers(run: Run, population: Population, weights: str = "uniform"
     ConditionNumbers(plain=4.0, corrected=1.0)
     """
     model, scorer = run.model, Evaluator(run.model, population)
-    params = run.params(scorer.ids())
+    params, local = run.params(scorer.ids()), run.model.fresh(jax.random.key(0))
     flat, restore = jax.flatten_util.ravel_pytree(params)
     if flat.size > LARGEST:
         raise InputError(f"a Hessian of {flat.size} parameters is too large; condition numbers go up to {LARGEST}")
     shares = jnp.asarray(_shares(population, weights))
 
     def objective(vector: Array, batch: Batch) -> Array:
-        losses = model.loss(restore(vector), batch)
+        losses = model.loss({**restore(vector), **local}, batch)
         return jnp.sum(shares * losses[: population.examples])
 
     if len(scorer.chunks) != 1:

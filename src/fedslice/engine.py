@@ -8,7 +8,7 @@ cores, when they are not; both were measured, see docs/design.md.  Nothing here 
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,22 @@ import jax.numpy as jnp
 from fedslice.errors import InputError
 from fedslice.plan import Plan
 from fedslice.store import put, take
-from fedslice.types import Algorithm, Array, Data, Message, PyTree, State
+from fedslice.types import Algorithm, Array, Client, Cohort, Data, Message, Phase, PyTree, State
 
 LARGE_CLIENT = 16384  # numbers a client holds from which one after the other beats vectorising
+PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; not the name of any table
+REPORT = ("loss", "start_loss", "failed", "update_norm")
 
 
-class Tags:
+class Tags(NamedTuple):
     """Which leaves are row-shaped, for everything that moves between the store and a client."""
 
-    def __init__(self, state: State, offer: PyTree, message: Message, memory: PyTree) -> None:
-        self.state, self.offer, self.message, self.memory = state, offer, message, memory
+    state: State
+    first_offer: PyTree
+    survey: PyTree  # the survey's mean update; () without a survey
+    offer: PyTree
+    values: PyTree  # update and extra of a message
+    memory: PyTree  # of the client, and of each stage
 
 
 class Engine:
@@ -42,70 +48,58 @@ class Engine:
         self.fused = threads == 1 and mode != "debug"
         self.whole = jax.jit(self._whole, donate_argnums=(0, 1))
         self.middle = jax.jit(self._middle, donate_argnums=(1,))
-        self.part = jax.jit(self._train)
         self.begin = jax.jit(lambda state, union: take(self.tags.state, state, union))
+        self.survey_part = jax.jit(lambda working, plan: self._each(lambda one: self.survey(working, one), plan))
+        self.survey_mean = jax.jit(self._survey_mean)
+        self.part = jax.jit(self._train)
         self.end = jax.jit(self._end, donate_argnums=(0, 1))
         self.close = jax.jit(self._finish)
+
+    # -- a round, in one piece or in parts ------------------------------------------------------------------------
 
     def in_memory(self, state: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a state in device memory."""
         if self.fused:
             return self.whole(state, memory, plan)
         working = self.begin(state, plan.union)
-        messages, memories = self.in_parts(working, memory, plan)
+        messages, memories = self._parts(working, memory, plan)
         return self.end(state, memory, working, messages, memories, plan)
 
     def on_working_set(self, working: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a working set that was taken, and will be put back, elsewhere."""
         if self.fused:
             return self.middle(working, memory, plan)
-        messages, memories = self.in_parts(working, memory, plan)
+        messages, memories = self._parts(working, memory, plan)
         working, report = self.close(working, messages, plan)
-        return working, self.keep(memory, memories, plan), report
+        return working, self._keep(memory, memories, plan), report
 
     def _whole(self, state: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         working, memory, report = self._middle(take(self.tags.state, state, plan.union), memory, plan)
         return put(self.tags.state, state, plan.union, working), memory, report
 
     def _middle(self, working: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
-        messages, memories = self._train(working, memory, plan)
+        found: PyTree = ()
+        if self.algorithm.survey is not None:
+            found = self._survey_mean(working, self._each(lambda one: self.survey(working, one), plan), plan)
+        messages, memories = self._train(working, memory, found, plan)
         working, report = self._finish(working, messages, plan)
-        return working, self.keep(memory, memories, plan), report
+        return working, self._keep(memory, memories, plan), report
 
     def _end(
         self, state: State, memory: PyTree, working: State, messages: Message, memories: PyTree, plan: Plan
     ) -> tuple[State, PyTree, Any]:
         working, report = self._finish(working, messages, plan)
-        return put(self.tags.state, state, plan.union, working), self.keep(memory, memories, plan), report
+        return put(self.tags.state, state, plan.union, working), self._keep(memory, memories, plan), report
 
-    def keep(self, memory: PyTree, memories: PyTree, plan: Plan) -> PyTree:
-        """Every client's memory after the round."""
-        return put(self.tags.memory, memory, {PER_CLIENT: plan.clients, **plan.held}, memories)
+    def _parts(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+        """Both trips, client by client or thread by thread."""
+        found: PyTree = ()
+        if self.algorithm.survey is not None:
+            surveyed = self.in_parts(lambda part: self.survey_part(working, part), plan)
+            found = self.survey_mean(working, surveyed, plan)
+        return self.in_parts(lambda part: self.part(working, memory, found, part), plan)
 
-    def client(self, working: State, memory: PyTree, plan: Plan, limit: Any = None) -> tuple[Message, PyTree]:
-        """One client, from the server's offer to its encoded message; ``plan`` without its client axis."""
-        offer = take(self.tags.offer, self.algorithm.server.offer(working.server), plan.places)
-        remembered = take(self.tags.memory, memory, {PER_CLIENT: plan.clients, **plan.held})
-        key = jax.random.fold_in(jax.random.fold_in(self.key, plan.round), plan.clients)
-        data = Data(plan.batches, plan.sizes, plan.steps, plan.steps if limit is None else limit, plan.weights)
-        message, kept = self.algorithm.client.run(offer, remembered, data, key)
-        message, kept = _guard(message, (kept, remembered))
-        for stage, state, tags in zip(self.algorithm.stages, working.stages, self.tags.state.stages, strict=True):
-            message = stage.encode(take(tags, state, plan.places), message, key)
-        return message, kept
-
-    def _train(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
-        limit = None if self.mode == "map" else jnp.max(plan.steps)
-
-        def one(cohort: Plan) -> tuple[Message, PyTree]:
-            return self.client(working, memory, cohort._replace(round=plan.round), limit)
-
-        stacked = plan._replace(round=(), union={})
-        if self.mode == "vmap":
-            return jax.vmap(one)(stacked)
-        return jax.lax.map(one, stacked, batch_size=self.mode if isinstance(self.mode, int) else None)
-
-    def in_parts(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+    def in_parts(self, train: Any, plan: Plan) -> Any:
         """The cohort in equal parts, one thread each: compiled code runs without the interpreter's lock."""
         assert self.pool is not None
         size = len(plan.clients) // self.threads  # the planner pads the cohort to a multiple of the threads
@@ -114,12 +108,79 @@ class Engine:
             jax.tree.map(lambda x, a=start: x[a : a + size], whole)._replace(round=plan.round)
             for start in range(0, len(plan.clients), size)
         ]
-        results = list(self.pool.map(lambda part: jax.block_until_ready(self.part(working, memory, part)), parts))
+        results = list(self.pool.map(lambda part: jax.block_until_ready(train(part)), parts))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    def _each(self, one: Any, plan: Plan) -> Any:
+        """``one(client's plan)`` for every client of the cohort."""
+        stacked = plan._replace(round=(), union={})
+        limits = [jnp.max(phase.steps) for phase in plan.phases]
+
+        def run(client: Plan) -> Any:
+            phases = tuple(
+                Phase(p.batches, p.sizes, p.steps, p.steps if self.mode == "map" else limit)
+                for p, limit in zip(client.phases, limits, strict=True)
+            )
+            return one(client._replace(round=plan.round, phases=phases))
+
+        if self.mode == "vmap":
+            return jax.vmap(run)(stacked)
+        return jax.lax.map(run, stacked, batch_size=self.mode if isinstance(self.mode, int) else None)
+
+    def _data(self, plan: Plan, phases: tuple[Phase, ...]) -> tuple[Data, Array]:
+        key = jax.random.fold_in(jax.random.fold_in(self.key, plan.round), plan.clients)
+        return Data(phases, plan.weights, plan.round.astype(jnp.int32)), key
+
+    def survey(self, working: State, plan: Plan) -> Message:
+        """One client of the first trip."""
+        survey = _client(self.algorithm.survey)
+        offer = take(self.tags.first_offer, self.algorithm.server.offer(working.server, ()), plan.places)
+        data, key = self._data(plan, plan.phases[: len(survey.work)])
+        message, _ = _guard(survey.run(offer, (), data, key)[0], ((), ()))
+        stage, state, tags = self._weighing(working)
+        return stage.encode(take(tags, state, plan.places), (), message, key)[0]
+
+    def _weighing(self, working: State) -> tuple[Any, PyTree, PyTree]:
+        place = next(place for place, stage in enumerate(self.algorithm.stages) if stage.weighs)
+        return self.algorithm.stages[place], working.stages[place], self.tags.state.stages[place]
+
+    def _survey_mean(self, working: State, messages: Message, plan: Plan) -> PyTree:
+        stage, state, _ = self._weighing(working)
+        total = self._reduce(messages, {"update": self.tags.survey}, plan)
+        return stage.decode(state, total)[0].update
+
+    def client(self, working: State, memory: PyTree, found: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+        """One client, from the server's offer to its encoded message; ``plan`` without its client axis."""
+        tags, places = self.tags, plan.places
+        offer = take(tags.offer, self.algorithm.server.offer(working.server, found), places)
+        remembered = take(tags.memory, memory, {PER_CLIENT: plan.clients, **plan.held})
+        skip = len(self.algorithm.survey.work) if self.algorithm.survey else 0
+        data, key = self._data(plan, plan.phases[skip:])
+        message, own = self.algorithm.client.run(offer, remembered[0], data, key)
+        message, own = _guard(message, (own, remembered[0]))
+        kept = []
+        for place, stage in enumerate(self.algorithm.stages):
+            state = take(tags.state.stages[place], working.stages[place], places)
+            stage_key = jax.random.fold_in(key, place + 1)
+            message, stage_memory = stage.encode(state, remembered[1][place], message, stage_key)
+            alive = ~message.metrics["failed"]
+            kept.append(jax.tree.map(lambda a, b: jnp.where(alive, a, b), stage_memory, remembered[1][place]))
+        return message, (own, tuple(kept))
+
+    def _train(self, working: State, memory: PyTree, found: PyTree, plan: Plan) -> tuple[Message, PyTree]:
+        return self._each(lambda one: self.client(working, memory, found, one), plan)
+
+    def _keep(self, memory: PyTree, memories: PyTree, plan: Plan) -> PyTree:
+        """Every client's memory after the round."""
+        return put(self.tags.memory, memory, {PER_CLIENT: plan.clients, **plan.held}, memories)
+
+    # -- the server -----------------------------------------------------------------------------------------------
 
     def _finish(self, working: State, messages: Message, plan: Plan) -> tuple[State, Array]:
         """Sum in the order of the clients, decode, step, report."""
-        total, report = self._reduce(messages, plan), _report(messages)
+        total, report = self._reduce(messages, self.tags.values, plan), _report(messages)
         kept = []
         for stage, state in zip(self.algorithm.stages[::-1], working.stages[::-1], strict=True):
             total, state = stage.decode(state, total)
@@ -129,31 +190,29 @@ class Engine:
         report["update_norm"] = jnp.sqrt(sum(squares, jnp.zeros(())))
         return State(server, tuple(kept[::-1])), jnp.stack([report[name] for name in REPORT])
 
-    def _reduce(self, messages: Message, plan: Plan) -> Message:
-        reduce = self.algorithm.reduce
-
-        def one(tag: str, values: Array) -> Array:
-            if not tag:
-                return reduce.dense(values)
-            return reduce.sparse(values, plan.places[tag], plan.union[tag].shape[0])
-
-        update = jax.tree.map(one, self.tags.message.update, messages.update)
-        return Message(update, jnp.sum(messages.weight), messages.metrics)
+    def _reduce(self, messages: Message, tags: PyTree, plan: Plan) -> Message:
+        values = {"update": messages.update, **messages.extra}
+        sizes = {name: union.shape[0] for name, union in plan.union.items()}
+        cohort = Cohort(values, messages.weight, messages.metrics, tags, plan.places, sizes)
+        total, weight = self.algorithm.reduce.apply(cohort)
+        update = total.pop("update")
+        return Message(update, weight, messages.metrics, total)
 
 
-PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; not the name of any table
-REPORT = ("loss", "start_loss", "failed", "update_norm")
+def _client(client: Client | None) -> Client:
+    assert client is not None
+    return client
 
 
 def _guard(message: Message, memory: tuple[PyTree, PyTree]) -> tuple[Message, PyTree]:
     """A client whose update is not finite gets weight zero, keeps its old memory and is counted."""
-    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((message.update, message.weight))]
-    good = jnp.all(jnp.stack(leaves))
+    sent = (message.update, message.extra, message.weight)
+    good = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(sent)]))
     new, old = memory
-    update = jax.tree.map(lambda leaf: jnp.where(good, leaf, 0), message.update)
+    update, extra, weight = jax.tree.map(lambda leaf: jnp.where(good, leaf, 0), sent)
     metrics = {name: jnp.where(good, value, 0) for name, value in message.metrics.items()}
     kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
-    return Message(update, jnp.where(good, message.weight, 0), {**metrics, "failed": ~good}), kept
+    return Message(update, weight, {**metrics, "failed": ~good}, extra), kept
 
 
 def _report(messages: Message) -> dict[str, Array]:
@@ -161,6 +220,10 @@ def _report(messages: Message) -> dict[str, Array]:
     share = seen / jnp.maximum(jnp.sum(seen), 1)
     losses = {name: jnp.sum(share * messages.metrics[name]) for name in ("loss", "start_loss")}
     return {**losses, "failed": jnp.sum(messages.metrics["failed"].astype(jnp.float32))}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose(mode: str | int, threads: int | None, numbers: int, clients: int) -> tuple[str | int, int]:
@@ -172,5 +235,5 @@ def choose(mode: str | int, threads: int | None, numbers: int, clients: int) -> 
     if mode == "debug":
         return "debug", 1
     chosen = ("map" if numbers >= LARGE_CLIENT else "vmap") if mode == "auto" else mode
-    cores = 1 if chosen == "vmap" else min(os.cpu_count() or 1, max(1, clients))
-    return chosen, threads or cores
+    cores = 1 if chosen == "vmap" else min(_cores(), max(1, clients))
+    return chosen, cores if threads is None else threads

@@ -11,7 +11,7 @@ from fedslice.population import Population, numeric
 from fedslice.simulate import Run
 from fedslice.types import Array, Params
 
-CHUNK = 1 << 16  # examples scored at once
+CHUNK = 1 << 19  # numbers and ids scored at once
 
 
 class Scores(NamedTuple):
@@ -44,14 +44,16 @@ class Evaluator:
     def __init__(self, model: Model, population: Population) -> None:
         self.model, self.population = model, population
         self.spaces = population.spaces(model)
-        columns = {name: numeric(name, population.columns[name]) for name in model.fields(population.columns)}
-        for space in self.spaces.values():
-            columns |= {field: space.global_slots(field, population.owners) for field in space.positions}
-        size = min(CHUNK, max(1, population.examples))
-        self.chunks = [
-            {name: jnp.asarray(_pad(column[start : start + size], size)) for name, column in columns.items()}
-            for start in range(0, population.examples, size)
-        ]
+        indexed = {field: space for space in self.spaces.values() for field in space.positions}
+        plain = [name for name in model.fields(population.columns) if name not in indexed]
+        width = sum(int(np.prod(population.columns[name].shape[1:])) for name in (*plain, *indexed))
+        size = min(max(1, CHUNK // max(1, width)), max(1, population.examples))
+        self.chunks = []
+        for start in range(0, population.examples, size):
+            span = slice(start, start + size)
+            chunk = {name: numeric(name, population.columns[name][span]) for name in plain}
+            chunk |= {name: space.global_slots(name, population.owners, span) for name, space in indexed.items()}
+            self.chunks.append({name: jnp.asarray(_pad(column, size)) for name, column in chunk.items()})
         self.functions = {"loss": model.loss, **model.metrics}
         self.score = jax.jit(lambda params, batch: {name: f(params, batch) for name, f in self.functions.items()})
 

@@ -29,7 +29,8 @@ from fedslice.tasks.base import Task
 
 TRAIN_SAMPLE = 10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
 LAP = 100  # rounds timed at once: the median of laps leaves out those in which something was compiled
-SAVE_EVERY = float(os.environ.get("FEDSLICE_SAVE_EVERY", "20"))  # seconds between checkpoints
+SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
+TRAFFIC = ("examples", "bytes_down", "bytes_up")
 
 Line = dict[str, Any]
 
@@ -81,12 +82,12 @@ class Experiment:
                 stop = min(self.rounds, (run.round // self.eval_every + 1) * self.eval_every)
                 for report in run.rounds(1 if not clock.compiled else min(LAP, stop - run.round)):
                     advance(report)
-                    if self.out and clock.due():
-                        run.save(self.out)
                 clock.lap(run.round)
                 if run.round == stop:
                     self._record({"round": run.round, **scorer(run), **self._traffic(run)})
-                    clock.skip()
+                if self.out and clock.due():
+                    run.save(self.out)  # after the line of this round, which a resumed run will not write again
+                clock.skip()
         return self._finish(run, clock)
 
     def _traffic(self, run: Run) -> dict[str, int]:
@@ -154,7 +155,8 @@ class Experiment:
                 line = json.loads(text)
             except ValueError:  # a line cut off by a kill
                 break
-            if line["round"] <= done:
+            regular = line["round"] % self.eval_every == 0 or line["round"] == self.rounds
+            if line["round"] <= done and regular:
                 kept.append(line)
         atomic_write(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
         return kept
@@ -165,6 +167,13 @@ class Experiment:
         if self.out:
             with (self.out / "metrics.jsonl").open("a") as handle:
                 handle.write(json.dumps(line) + "\n")
+                handle.flush()
+                os.fsync(handle.fileno())
+
+    @staticmethod
+    def figures(line: Line) -> Line:
+        """The measured figures of a line: losses and metrics."""
+        return {key: value for key, value in line.items() if key not in ("round", *TRAFFIC)}
 
     def rounds_to_target(self) -> int | None:
         """The first evaluated round at which the task's target was met."""
@@ -198,6 +207,11 @@ class _Clock:
         self.laps: list[tuple[float, int]] = []
         self.round: int | None = None
         self.saved = self.begun = time.perf_counter()
+        text = os.environ.get("FEDSLICE_SAVE_EVERY", str(SAVE_EVERY))
+        try:
+            self.every = float(text)
+        except ValueError:
+            raise InputError(f"FEDSLICE_SAVE_EVERY={text!r} must be a number of seconds") from None
 
     def lap(self, round: int) -> None:
         now = time.perf_counter()
@@ -212,7 +226,7 @@ class _Clock:
 
     def due(self) -> bool:
         now = time.perf_counter()
-        if now - self.saved < SAVE_EVERY:
+        if now - self.saved < self.every:
             return False
         self.saved = now
         return True

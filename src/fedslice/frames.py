@@ -32,28 +32,25 @@ def from_frame(
     """
     arrow = _arrow("from_frame")
     table = _table(arrow, frame)
-
-    def column(name: str) -> Any:
-        chunks = table.column(name)
-        return arrow.concat_arrays(chunks.chunks) if chunks.num_chunks else arrow.array([], chunks.type)
-
     groups = [(group,) if isinstance(group, str) else tuple(group) for group in features]
     numeric = [*([label] if label else []), *columns]
-    _check_names(table.column_names, [client, *numeric, *(name for group in groups for name in group)])
+    _check_names(table, [client, *numeric, *(name for group in groups for name in group)])
     if not groups:
         raise InputError("features= names no column: give the columns whose values have a row in the model")
-    owner = _plain(column(client))
-    if column(client).null_count:
+    columns_of = {name: _column(arrow, table, name) for name in table.column_names}
+    owner, who = _encode(columns_of[client], client)
+    if (owner < 0).any():
         raise InputError(f"column {client!r}, the client, has missing values: drop or fill those rows")
-    arrays: dict[str, np.ndarray] = {name: _number(column(name), name) for name in numeric}
+    arrays: dict[str, np.ndarray] = {name: _number(arrow, columns_of[name], name) for name in numeric}
     names: dict[str, np.ndarray] = {}
     for group in groups:
-        values = {name: _values(arrow, column(name)) for name in group}
-        known = np.unique(np.concatenate([flat for flat, _ in values.values()]))
-        for name, (flat, lengths) in values.items():
-            arrays[name] = _padded(np.searchsorted(known, flat).astype(np.int32), lengths)
-            names[name] = known
-    return Population.from_arrays(owner, names, **arrays)
+        parts = [_flatten(arrow, columns_of[name]) for name in group]
+        ids, known = _encode(arrow.concat_arrays([_same(flat, parts[0][0], group) for flat, _ in parts]), group[0])
+        ends = np.cumsum([len(flat) for flat, _ in parts])[:-1]
+        for name, own, (_, lengths) in zip(group, np.split(ids, ends), parts, strict=True):
+            arrays[name], names[name] = _padded(own, lengths), known
+    people = Population.from_arrays(owner, names, **arrays)
+    return Population(people.columns, people.offsets, who[people.clients], people.names)
 
 
 def from_file(path: str | Path, **how: Any) -> Population:
@@ -97,38 +94,72 @@ def _table(arrow: Any, frame: Any) -> Any:
     raise InputError(f"a frame must be of pandas, polars or pyarrow, got {type(frame).__name__}")
 
 
-def _check_names(have: Sequence[str], wanted: Sequence[str]) -> None:
+def _check_names(table: Any, wanted: Sequence[str]) -> None:
+    have = table.column_names
     missing = [name for name in wanted if name not in have]
     if missing:
         raise InputError(f"the data has no column {', '.join(map(repr, missing))}; it has {', '.join(have)}")
+    twice = {name for name in wanted if wanted.count(name) > 1}
+    if twice:
+        raise InputError(
+            f"column {', '.join(map(repr, sorted(twice)))} is named for two purposes: copy it under another name"
+        )
+    if not table.num_rows:
+        raise InputError("the data has no rows")
 
 
-def _plain(column: Any) -> np.ndarray:
-    """One array; text as NumPy strings."""
-    values = column.to_numpy(zero_copy_only=False)
-    return values.astype(str) if values.dtype == object else values
+def _column(arrow: Any, table: Any, name: str) -> Any:
+    """A column in one piece; lists of fixed size as lists."""
+    chunks = table.column(name)
+    column = arrow.concat_arrays(chunks.chunks) if chunks.num_chunks else arrow.array([], chunks.type)
+    fixed = arrow.types.is_fixed_size_list(column.type)
+    return column.cast(arrow.list_(column.type.value_type)) if fixed else column
 
 
-def _number(column: Any, name: str) -> np.ndarray:
-    values = column.to_numpy(zero_copy_only=False)
-    if values.dtype == object and column.null_count == 0 and set(np.unique(values)) <= {True, False}:
-        values = values.astype(bool)
-    if values.dtype.kind not in "biuf":
-        raise InputError(f"column {name!r} must hold numbers, got {column.type}")
+def _number(arrow: Any, column: Any, name: str) -> np.ndarray:
+    """A numeric column; moments in time become seconds since 1970."""
+    kind = column.type
     if column.null_count:
         raise InputError(f"column {name!r} has {column.null_count} missing values: drop or fill those rows")
-    return values.astype(np.float32) if values.dtype.kind in "bf" else values
+    if arrow.types.is_timestamp(kind) or arrow.types.is_date(kind):
+        return column.cast(arrow.timestamp("us")).to_numpy(zero_copy_only=False).astype(np.int64) / 1e6
+    if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
+        raise InputError(f"column {name!r} must hold numbers, got {kind}")
+    values = column.to_numpy(zero_copy_only=False)
+    return values.astype(np.float32) if arrow.types.is_boolean(kind) else values
 
 
-def _values(arrow: Any, column: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """All values of a column one after the other, and how many each row has (None: one each)."""
-    nested = arrow.types.is_list(column.type) or arrow.types.is_large_list(column.type)
-    if not nested and not column.null_count:
-        return _plain(column), None
-    if not nested:
-        return _plain(column.drop_null()), np.asarray(column.is_valid()).astype(np.int64)
-    lengths = np.nan_to_num(np.asarray(column.value_lengths(), np.float64)).astype(np.int64)
-    return _plain(column.flatten()), lengths
+def _flatten(arrow: Any, column: Any) -> tuple[Any, np.ndarray | None]:
+    """All values of a column one after the other, and how many each row has (None: one each, none missing)."""
+    if arrow.types.is_list(column.type) or arrow.types.is_large_list(column.type):
+        lengths = np.asarray(column.value_lengths().fill_null(0)).astype(np.int64)
+        return column.flatten(), lengths
+    return column, np.ones(len(column), np.int64) if column.null_count else None
+
+
+def _same(flat: Any, first: Any, group: Sequence[str]) -> Any:
+    """Columns that share their ids must hold the same kind of values."""
+    if flat.type == first.type:
+        return flat
+    try:
+        return flat.cast(first.type)
+    except Exception as error:  # pyarrow has no common base for what a cast may raise
+        raise InputError(f"columns {', '.join(group)} share their ids but hold {first.type} and {flat.type}") from error
+
+
+def _encode(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Ids in ascending order of the values, -1 for missing ones; and the values."""
+    encoded = column.dictionary_encode() if not hasattr(column, "dictionary") else column
+    values = encoded.dictionary.to_numpy(zero_copy_only=False)
+    if values.dtype == object:
+        if any(isinstance(value, bytes) for value in values[:1000]):
+            raise InputError(f"column {name!r} is not UTF-8 text: save the file as UTF-8")
+        values = values.astype(str)
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values) + 1, np.int32)
+    rank[order] = np.arange(len(values), dtype=np.int32)
+    rank[-1] = -1  # the place of missing values
+    return rank[np.asarray(encoded.indices.fill_null(len(values)))], values[order]
 
 
 def _padded(ids: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:

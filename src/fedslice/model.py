@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import jax
@@ -43,12 +44,20 @@ class Table:
 
     def make(self, key: Key, ids: np.ndarray) -> Array:
         """The first values of the rows ``ids``."""
-        high, low = (jnp.asarray(part, jnp.uint32) for part in (ids >> 32, ids & 0xFFFFFFFF))
+        padded = np.zeros(1 << max(0, len(ids) - 1).bit_length(), np.int64)  # few shapes: few compilations
+        padded[: len(ids)] = ids
+        parts = (jnp.asarray(part.astype(np.uint32)) for part in (padded >> 32, padded & 0xFFFFFFFF))
+        return _row_maker(self.init, self.shape)(key, *parts)[: len(ids)]
 
-        def row(high: Array, low: Array) -> Array:
-            return self.init(jax.random.fold_in(jax.random.fold_in(key, high), low), self.shape)
 
-        return jax.jit(jax.vmap(row))(high, low)
+@lru_cache
+def _row_maker(init: RowInit, shape: tuple[int, ...]) -> Callable[[Key, Array, Array], Array]:
+    """A compiled function from the two halves of row ids to the rows' first values."""
+
+    def row(key: Key, high: Array, low: Array) -> Array:
+        return init(jax.random.fold_in(jax.random.fold_in(key, high), low), shape)
+
+    return jax.jit(jax.vmap(row, (None, 0, 0)))
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,10 @@ class Model:
     def __post_init__(self) -> None:
         if isinstance(self.local, str):
             object.__setattr__(self, "local", (self.local,))
-        names = set(jax.eval_shape(self.init, jax.random.key(0)))
+        leaves = jax.eval_shape(self.init, jax.random.key(0))
+        if not isinstance(leaves, dict):
+            raise InputError(f"init must return a dict of named leaves, got {type(leaves).__name__}")
+        names = set(leaves)
         if both := names & set(self.tables):
             raise InputError(f"init returns {sorted(both)}, declared as tables too: leave tables out of init")
         if missing := set(self.local) - names:
@@ -132,7 +144,9 @@ class Model:
         try:
             jaxpr = jax.make_jaxpr(trace)(params, batch).jaxpr
         except KeyError as absent:
-            raise InputError(f"the loss reads {absent}, but the data has only {sorted(columns)}") from None
+            raise InputError(
+                f"the loss reads {absent}, which is neither a leaf ({sorted(params)}) nor a column ({sorted(columns)})"
+            ) from None
         used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
         used |= {id(variable) for variable in jaxpr.outvars}
         names = sorted(batch)  # jaxpr inputs: leaves of params, then the batch by name

@@ -4,8 +4,8 @@ Host code, on the hot path: every line runs each round, so it does no sorting an
 hash of (seed, round, client, draw): a client's batches do not depend on who else takes part.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from fedslice.submodel import Submodels
 from fedslice.types import Work
 
 GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+Drawn: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 S27, S30, S31, S32 = (np.uint64(s) for s in (27, 30, 31, 32))
 
 
@@ -26,21 +27,27 @@ class Plan(NamedTuple):
     round: Any  # uint32
     clients: Any  # int32 [K]
     weights: Any  # float32 [K]: |D_i|
-    steps: Any  # int32 [K]
-    sizes: Any  # int32 [K, S]
-    batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
+    phases: Any  # a PhasePlan for each phase; in the compiled round a Phase of types
     union: dict[str, Any]  # per space int32 [U]: slots of the round's rows
     places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
     held: dict[str, Any]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
 
 
+class PhasePlan(NamedTuple):
+    """The batches of one phase of the clients' work."""
+
+    steps: Any  # int32 [K]
+    sizes: Any  # int32 [K, S]
+    batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
+
+
 class Traffic(NamedTuple):
-    """What a round moves: real clients and examples, rows down (all of S(i)) and up (those that trained)."""
+    """What a round moves: real clients and examples, and for each client its rows down (S(i)) and up (trained)."""
 
     clients: int
     examples: int
-    rows_down: dict[str, int]
-    rows_up: dict[str, int]
+    rows_down: dict[str, np.ndarray]
+    rows_up: dict[str, np.ndarray]
 
 
 def splitmix(x: np.ndarray) -> np.ndarray:
@@ -67,14 +74,14 @@ class Planner:
         self,
         population: Population,
         spaces: Mapping[str, Submodels],
-        work: Work,
+        works: Sequence[Work],
         seed: int,
-        rows: str,
-        memory: bool,
+        rows: str = "touched",
+        memory: bool = False,
         multiple: int = 1,
     ) -> None:
-        self.population, self.spaces, self.work, self.memory, self.multiple = population, spaces, work, memory, multiple
-        self.all_rows = rows == "held"
+        self.population, self.spaces, self.works = population, spaces, works
+        self.memory, self.multiple, self.all_rows = memory, multiple, rows == "held"
         self.capacity: dict[str, int] = {}
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
@@ -86,90 +93,88 @@ class Planner:
         """The plan of one round; ``cohort`` is ascending."""
         clients = self._grow("clients", -(-len(cohort) // self.multiple) * self.multiple, exact=True)
         counts = self.population.counts[cohort]
-        examples, sizes, steps, full = self._examples(round, cohort, counts)
-        batches, union, places, held, down, up = {}, {}, {}, {}, {}, {}
-        for name, column in self.plain.items():
-            batches[name] = _pad(column.take(examples, axis=0), clients)
+        drawn = [self._examples(place, work, round, cohort, counts) for place, work in enumerate(self.works)]
+        real = None if np.all(counts > 0) else counts > 0
+        batches = [
+            {name: _pad(column.take(chosen, axis=0), clients) for name, column in self.plain.items()}
+            for chosen, _, _ in drawn
+        ]
+        union, places, held, down, up = {}, {}, {}, {}, {}
         for name, space in self.spaces.items():
-            fields, union[name], places[name], kept, up[name] = self._rows(name, space, cohort, examples, full)
+            found = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real)
+            fields, union[name], places[name], kept, up[name] = found
+            for batch, positions in zip(batches, fields, strict=True):
+                batch.update({field: _pad(values, clients) for field, values in positions.items()})
             if self.memory:
                 held[name] = kept
-            batches.update({field: _pad(values, clients) for field, values in fields.items()})
-            down[name] = int(space.offsets[cohort + 1].sum() - space.offsets[cohort].sum())
+            down[name] = space.offsets[cohort + 1] - space.offsets[cohort]
         numbers = np.full(clients, len(self.population), np.int32)
         numbers[: len(cohort)] = cohort
-        weights = _pad(counts.astype(np.float32), clients)
-        plan = Plan(
-            np.uint32(round), numbers, weights, _pad(steps, clients), _pad(sizes, clients), batches, union, places, held
+        phases = tuple(
+            PhasePlan(_pad(steps, clients), _pad(sizes, clients), batch)
+            for (_, sizes, steps), batch in zip(drawn, batches, strict=True)
         )
-        return plan, Traffic(len(cohort), int(sizes.sum()), down, up)
+        weights = _pad(counts.astype(np.float32), clients)
+        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held)
+        return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
 
-    def _examples(
-        self, round: int, cohort: np.ndarray, counts: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Example numbers [K, S, B], real examples a batch, steps a client, and which entries are real (None: all)."""
+    def _examples(self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray) -> Drawn:
+        """Example numbers [K, S, B], real examples a batch [K, S], steps a client [K]."""
         stream = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + cohort.astype(np.uint64) * MIX1
-        if self.work.steps is not None:
-            return self._independent(stream, cohort, counts, self.work.steps)
-        return self._shuffled(stream, cohort, counts, self.work.epochs or 1)
+        if phase:
+            stream = splitmix(stream + np.uint64(phase))
+        if work.steps is not None:
+            return self._independent(stream, cohort, counts, work.steps, work.batch)
+        return self._shuffled(f"steps {phase}", stream, cohort, counts, work.epochs or 1, work.batch)
 
-    def _independent(
-        self, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, steps: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        shape = (len(cohort), steps, self.work.batch)
-        draws = np.arange(1, 1 + steps * self.work.batch, dtype=np.uint64) * GOLDEN
+    def _independent(self, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, steps: int, batch: int) -> Drawn:
+        draws = np.arange(1, 1 + steps * batch, dtype=np.uint64) * GOLDEN
         uniform = splitmix(stream[:, None] + draws) >> S32
         choice = ((uniform * counts[:, None].astype(np.uint64)) >> S32).astype(np.int64)
-        examples = (choice + self.population.offsets[cohort][:, None]).reshape(shape)
+        examples = (choice + self._first(cohort)[:, None]).reshape(len(cohort), steps, batch)
         some = counts > 0
-        sizes = np.where(some, self.work.batch, 0).astype(np.int32)[:, None].repeat(steps, 1)
-        examples[~some] = 0
-        return examples, sizes, np.where(some, steps, 0).astype(np.int32), _real(counts, shape)
+        sizes = np.where(some, batch, 0).astype(np.int32)[:, None].repeat(steps, 1)
+        return examples, sizes, np.where(some, steps, 0).astype(np.int32)
 
     def _shuffled(
-        self, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, epochs: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        batch, clients = self.work.batch, len(cohort)
+        self, name: str, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, epochs: int, batch: int
+    ) -> Drawn:
+        clients = len(cohort)
         passes = -(-counts // batch)
         steps = (passes * epochs).astype(np.int32)
-        width = self._grow("steps", int(steps.max(initial=1)))
-        start = np.minimum(self.population.offsets[cohort], max(0, self.population.examples - 1))
-        examples = np.broadcast_to(start[:, None, None], (clients, width, batch)).copy()  # padding: own first example
-        sizes = np.zeros((clients, width), np.int32)
+        shape = (clients, self._grow(name, int(steps.max(initial=1))), batch)
+        examples = np.broadcast_to(self._first(cohort)[:, None, None], shape).copy()  # padding: the client's own data
+        sizes = np.zeros(shape[:2], np.int32)
         owner = np.repeat(np.arange(clients), counts)
         first = np.cumsum(counts) - counts
         rank = np.arange(len(owner)) - first[owner]
         bits = np.uint64(max(1, clients - 1).bit_length())
         top = owner.astype(np.uint64) << (np.uint64(64) - bits)
         for epoch in range(epochs):
-            draws = (np.arange(len(owner), dtype=np.uint64) - first.astype(np.uint64)[owner]) * GOLDEN
-            order = np.argsort(top | splitmix(splitmix(stream + np.uint64(epoch))[owner] + draws) >> bits)
+            draws = splitmix(stream + np.uint64(epoch))[owner] + rank.astype(np.uint64) * GOLDEN
+            order = np.argsort(top | splitmix(draws) >> bits)
             where = (owner, epoch * passes[owner] + rank // batch, rank % batch)
             examples[where] = self.population.offsets[cohort][owner] + order - first[owner]
             np.add.at(sizes, where[:2], 1)
-        return examples, sizes, steps, _real(counts, examples.shape)
+        return examples, sizes, steps
+
+    def _first(self, cohort: np.ndarray) -> np.ndarray:
+        """Each client's first example; some other one, never used, if it has none."""
+        return np.minimum(self.population.offsets[cohort], max(0, self.population.examples - 1))
 
     def _rows(
-        self, name: str, space: Submodels, cohort: np.ndarray, examples: np.ndarray, real: np.ndarray | None
-    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, int]:
+        self, name: str, space: Submodels, cohort: np.ndarray, drawn: Sequence[np.ndarray], real: np.ndarray | None
+    ) -> tuple[list[dict[str, np.ndarray]], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Renumber the rows that the cohort's batches touch: by client, then in the union of all clients."""
         begin = space.offsets[cohort]
         length = space.offsets[cohort + 1] - begin
         start = np.cumsum(length) - length
         total = int(length.sum())
-        positions = {field: column.take(examples, axis=0) for field, column in space.positions.items()}
-        keys = {}
-        for field, place in positions.items():
-            shape = (-1,) + (1,) * (place.ndim - 1)
-            key = place + start.astype(np.int32).reshape(shape)
-            if field in self.padded:
-                key[place < 0] = total
-            if real is not None:
-                key[~real] = total
-            keys[field] = key
+        phases = [self._keys(space, examples, start, total, real) for examples in drawn]
         seen = np.zeros(total + 1, bool)
-        for key in keys.values():
-            seen[key.reshape(-1)] = True
+        for keys in phases:
+            for key in keys.values():
+                seen[key.reshape(-1)] = True
         if self.all_rows:
             seen[:] = True
         touched = np.flatnonzero(seen[:total])
@@ -179,7 +184,7 @@ class Planner:
         rank = np.arange(len(touched), dtype=np.int32) - first.astype(np.int32)[owner]
         renumber = np.full(total + 1, -1, np.int32)
         renumber[touched] = rank
-        fields = {field: renumber[key] for field, key in keys.items()}
+        fields = [{field: renumber[key] for field, key in keys.items()} for keys in phases]
         held = touched + (begin - start)[owner]
         slots = space.slots[held]
         union, place = self._union(name, slots)
@@ -191,7 +196,22 @@ class Planner:
         kept = np.full(clients * width if self.memory else 0, len(space.slots), np.int32)
         if self.memory:
             kept[where] = held
-        return fields, union, places.reshape(clients, width), kept.reshape(-1, width), len(touched)
+        return fields, union, places.reshape(clients, width), kept.reshape(-1, width), count
+
+    def _keys(
+        self, space: Submodels, examples: np.ndarray, start: np.ndarray, total: int, real: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """For each field, places in the list of the cohort's S(i); ``total`` for padding."""
+        keys = {}
+        for field, column in space.positions.items():
+            place = column.take(examples, axis=0)
+            key = place + start.astype(np.int32).reshape((-1,) + (1,) * (place.ndim - 1))
+            if field in self.padded:
+                key[place < 0] = total
+            if real is not None:
+                key[~real] = total
+            keys[field] = key
+        return keys
 
     def _union(self, name: str, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct slots, padded, and for each of ``slots`` its place among them; no sort, no pass over the table."""
@@ -209,12 +229,6 @@ class Planner:
         if name not in self.capacity or need > self.capacity[name]:
             self.capacity[name] = max(self.multiple, need) if exact else bucket(need + need // 8)
         return self.capacity[name]
-
-
-def _real(counts: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Which entries belong to the client: all (None), but for clients without examples."""
-    some = counts > 0
-    return None if some.all() else np.broadcast_to(some[:, None, None], shape)
 
 
 def _pad(values: np.ndarray, clients: int) -> np.ndarray:

@@ -87,8 +87,11 @@ def _fedsgd(task: Task, s: Settings) -> Algorithm:
 
 
 def _central(task: Task, s: Settings) -> Algorithm:
-    batch = s.cohort * s.batch
-    return recipes.central(task.model, optimizer(s.client, s.client_rate), steps=s.steps or 1, batch=batch)
+    """As many examples a round as the cohort goes through."""
+    clients = int((task.train.counts > 0).sum()) if s.sampler == "full" else s.cohort
+    per_client = task.train.examples / max(1, int((task.train.counts > 0).sum()))
+    steps = s.steps or max(1, round((s.epochs or 1) * per_client / s.batch))
+    return recipes.central(task.model, optimizer(s.client, s.client_rate), steps=steps, batch=clients * s.batch)
 
 
 ALGORITHMS: dict[str, Method] = {
@@ -117,35 +120,37 @@ TASKS: dict[str, Workload] = {
     ),
     "example1": Workload(
         "two parameters, one held by all clients and one by a single client (FedSubAvg paper, Example 1)",
-        lambda seed=0, scale=1.0: quadratic.example1(max(2, round(100 * scale))),
+        lambda scale=1.0: quadratic.example1(max(2, round(100 * scale))),
     ),
     "quadratic": Workload(
         "random quadratics on random slices, with known optimum",
-        lambda seed=0, scale=1.0: quadratic.random_quadratic(clients=max(2, round(50 * scale)), seed=seed).task,
+        lambda scale=1.0: quadratic.random_quadratic(clients=max(2, round(50 * scale))).task,
     ),
 }
 
 
 def optimizer(name: str, rate: float) -> optax.GradientTransformation:
-    """An optax optimizer by its name there, or ``momentum`` (0.9); adam and yogi with the Field Guide's b2 and epsilon.
+    """An optax optimizer by name; momentum is 0.9, adam and yogi have the Field Guide's b2 and epsilon.
 
     >>> _ = optimizer("yogi", 0.01)
     """
     if not rate > 0:
         raise InputError(f"a learning rate of {rate} is not possible: give a positive number")
-    special = {
-        "momentum": lambda: optax.sgd(rate, momentum=0.9),
-        "adam": lambda: optax.adam(rate, b1=0.9, b2=0.99, eps=1e-3),
-        "yogi": lambda: optax.yogi(rate, b1=0.9, b2=0.99, eps=1e-3),
-    }
-    build = special.get(name, lambda: getattr(optax, name, lambda rate: None)(rate))
-    try:
-        made = build()
-    except TypeError:
-        made = None
-    if not isinstance(made, optax.GradientTransformation):
-        raise InputError(f"{name!r} is not an optimizer of optax: use sgd, momentum, adam, yogi, adagrad, rmsprop, ...")
-    return made
+    if name not in OPTIMIZERS:
+        raise InputError(f"there is no optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name](rate)
+
+
+OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
+    "sgd": optax.sgd,
+    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+    "adagrad": optax.adagrad,
+    "adam": lambda rate: optax.adam(rate, b1=0.9, b2=0.99, eps=1e-3),
+    "yogi": lambda rate: optax.yogi(rate, b1=0.9, b2=0.99, eps=1e-3),
+    "adamw": optax.adamw,
+    "rmsprop": optax.rmsprop,
+    "lion": optax.lion,
+}
 
 
 def settings_for(task: Task, algorithm: str, changes: list[str]) -> Settings:

@@ -51,7 +51,7 @@ def comparison(groups: Mapping[str, Sequence[Experiment]]) -> str:
     rows = []
     for name, runs in groups.items():
         last = [run.lines[-1] for run in runs]
-        metrics = [key for key in last[0] if key not in ("round", "examples", "bytes_down", "bytes_up")]
+        metrics = list(Experiment.figures(last[0]))
         cells = [_spread([line[key] for line in last]) for key in metrics]
         megabytes = np.mean([(line["bytes_down"] + line["bytes_up"]) / line["round"] / 1e6 for line in last])
         rows.append([name, *([_rounds(runs)] if runs[0].task.target else []), *cells, f"{megabytes:.3f}"])

@@ -86,5 +86,5 @@ def _enough(clients: float, counts: np.ndarray) -> None:
     if clients > len(counts):
         raise InputError(
             f"a cohort of {clients:g} was asked of {len(counts)} clients with data: "
-            "make the cohort smaller or use sampling.full()"
+            "make the cohort smaller or take all of them (sampling.full(), --set sampler=full)"
         )

@@ -6,23 +6,22 @@ reports are read only when somebody looks, so nothing waits for anything.
 
 from collections import deque
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedslice import checkpoint
+from fedslice.anatomy import Anatomy
 from fedslice.debug import DebugEngine
-from fedslice.engine import PER_CLIENT, REPORT, Engine, Tags, choose
+from fedslice.engine import REPORT, Engine, choose
 from fedslice.errors import DivergedError, InputError
-from fedslice.plan import Plan, Planner, Traffic
+from fedslice.plan import Plan, Planner
 from fedslice.population import Population
 from fedslice.sampling import Sampler
-from fedslice.store import DiskStore, RamStore, row_leaves
-from fedslice.types import Algorithm, Data, Message, Params, PyTree, State
+from fedslice.store import DiskStore, RamStore
+from fedslice.types import Algorithm, Params
 
 LAG = 8  # rounds that may be under way before the oldest one's report is checked
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
@@ -81,7 +80,7 @@ class Run:
         seed: int,
         engine: str | int,
         threads: int | None,
-        rows: str,
+        rows: str | None,
         store: str | Path,
         stop_above: float,
     ) -> None:
@@ -89,102 +88,44 @@ class Run:
         self.model = model = algorithm.client.model
         self.round, self.stop_above = 0, stop_above
         self.first_loss: float | None = None
-        self._high = 0  # rounds in a row whose loss was far too high
+        self.high = 0  # rounds in a row whose loss was far too high
         self.totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
         self.eligible = np.flatnonzero(population.counts)
+        self._counts = population.counts[self.eligible]
         if not len(self.eligible):
             raise InputError("no client has any data: check the population or its split")
         self.spaces = population.spaces(model)
         key = jax.random.key(seed)
-        self._init_key = jax.random.fold_in(key, 0)
-        self.tags, self._numbers = self._probe()
-        mode, cores = choose(engine, threads, self._numbers, len(self.cohort(0)))
-        stateful = bool(jax.tree.leaves(self.tags.memory))
         fields = model.fields(population.columns)
         data = Population({k: population.columns[k] for k in fields}, population.offsets, population.clients)
-        self.planner = Planner(data, self.spaces, algorithm.client.work, seed, rows, stateful, cores)
+        self.anatomy = Anatomy(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
+        tags = self.anatomy.tags
+        mode, cores = choose(engine, threads, self.anatomy.numbers, len(self.cohort(0)))
+        stateful = bool(jax.tree.leaves(tags.memory))
+        works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
+        self.planner = Planner(data, self.spaces, works, seed, rows or algorithm.client.rows, stateful, cores)
         train_key = jax.random.fold_in(key, 1)
         self.engine = (
-            DebugEngine(algorithm, self.tags, train_key, population.clients)
+            DebugEngine(algorithm, tags, train_key, population.clients)
             if mode == "debug"
-            else Engine(algorithm, self.tags, train_key, mode, cores)
+            else Engine(algorithm, tags, train_key, mode, cores)
         )
         ids = {name: space.ids for name, space in self.spaces.items()}
         self.store: RamStore | DiskStore = (
-            RamStore(self._make, self.tags.state, ids)
-            if store == "ram"
-            else DiskStore(self._make, self.tags.state, ids, Path(store))
+            RamStore(self.anatomy.make, tags.state, ids)
+            if str(store).lower() == "ram"
+            else DiskStore(self.anatomy.make, tags.state, ids, Path(store))
         )
-        self.memory = self._first_memory()
+        self.memory = self.anatomy.first_memory()
         self._pending: deque[Report] = deque()
         for ahead in range(WARM_UP):
             self.planner.plan(ahead, self.cohort(ahead))
-
-    # -- making the first state -------------------------------------------------------------------------------------
-
-    def _make(self, ids: Any) -> State:
-        """The server's first state for these rows of each space."""
-        params = self.model.params(self._init_key, ids)
-        rows = {table: ids[space] for table, space in self.model.space_of.items()}
-        return State(
-            self.algorithm.server.init(params), tuple(stage.init(params, rows) for stage in self.algorithm.stages)
-        )
-
-    def _probe(self) -> tuple[Tags, int]:
-        """Which leaves of state, offer, message and memory are row-shaped, and how many numbers a client holds."""
-
-        def state(sizes: dict[str, int]) -> State:
-            return self._make({name: np.arange(size) for name, size in sizes.items()})
-
-        def offer(sizes: dict[str, int]) -> PyTree:
-            return self.algorithm.server.offer(state(sizes).server)
-
-        def message(sizes: dict[str, int]) -> Message:
-            data = self._blank()
-            return self.algorithm.client.run(offer(sizes), memory(sizes), data, jax.random.key(0))[0]
-
-        def memory(sizes: dict[str, int]) -> PyTree:
-            return self.algorithm.client.init(self.algorithm.server.params(state(sizes).server))
-
-        spaces = list(self.spaces)
-        tags = Tags(*(row_leaves(make, spaces) for make in (state, offer, message, memory)))
-        tags.memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
-        sizes = {name: int(np.ceil(space.sizes.mean())) for name, space in self.spaces.items()}
-        shapes = jax.eval_shape(lambda: offer(sizes))
-        return tags, sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
-
-    def _blank(self) -> Data:
-        """One empty batch, for tracing."""
-        batch = self.algorithm.client.work.batch
-        fields = self.model.fields(self.population.columns)
-        batches = {
-            k: jnp.zeros((1, batch, *v.shape[1:]), jnp.int32 if v.dtype.kind in "iu" else jnp.float32)
-            for k, v in self.population.columns.items()
-            if k in fields
-        }
-        return Data(batches, jnp.zeros(1, jnp.int32), jnp.int32(0), jnp.int32(0), jnp.zeros(()))
-
-    def _first_memory(self) -> PyTree:
-        """Every client's memory as after ``client.init``: dense leaves one a client, row leaves one a held row."""
-        if not jax.tree.leaves(self.tags.memory):
-            return self.tags.memory
-        ids = {name: space.ids for name, space in self.spaces.items()}
-        first = self.algorithm.client.init(self.algorithm.server.params(self._make(ids).server))
-        return jax.tree.map(
-            lambda tag, leaf: (
-                jnp.broadcast_to(leaf, (len(self.population), *leaf.shape)) + 0
-                if tag == PER_CLIENT
-                else leaf[self.spaces[tag].slots]
-            ),
-            self.tags.memory,
-            first,
-        )
 
     # -- training -------------------------------------------------------------------------------------------------
 
     def cohort(self, round: int) -> np.ndarray:
         """The clients of a round, ascending: the same for every algorithm with this seed and sampler."""
-        return self.eligible[self.sampler.cohort(self.seed, round, self.population.counts[self.eligible])]
+        return self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
 
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""
@@ -192,7 +133,7 @@ class Run:
             plan, traffic = self.planner.plan(self.round, self.cohort(self.round))
             values = self._step(plan)
             self.round += 1
-            report = Report(self.round, traffic.clients, traffic.examples, *self._bytes(traffic), values)
+            report = Report(self.round, traffic.clients, traffic.examples, *self.anatomy.bytes(traffic), values)
             for name in self.totals:
                 self.totals[name] += getattr(report, name)
             self._pending.append(report)
@@ -218,6 +159,11 @@ class Run:
         while self._pending:
             self._check(self._pending.popleft())
 
+    def forget_pending(self, high: int) -> None:
+        """After going back to a checkpoint: rounds under way are of another life."""
+        self._pending.clear()
+        self.high = high
+
     def _step(self, plan: Plan) -> Any:
         if isinstance(self.store, RamStore):
             self.store.state, self.memory, values = self.engine.in_memory(self.store.state, self.memory, plan)
@@ -227,36 +173,18 @@ class Run:
         self.store.put(plan.union, working)
         return values
 
-    def _bytes(self, traffic: Traffic) -> tuple[int, int]:
-        """Bytes of dense leaves and S(i) rows down; of dense leaves, trained rows and their numbers up."""
-        width = self._widths
-        dense = traffic.clients * width[""]
-        down = dense + sum(width[space] * rows for space, rows in traffic.rows_down.items())
-        up = dense + sum((width[space] + 4) * rows for space, rows in traffic.rows_up.items())
-        return down, up
-
-    @cached_property
-    def _widths(self) -> dict[str, int]:
-        """Bytes of one row of each space, and under "" of all dense leaves."""
-        dense = jax.eval_shape(self.model.dense, jax.random.key(0))
-        widths = dict.fromkeys(self.spaces, 0)
-        widths[""] = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(dense))
-        for name, table in self.model.tables.items():
-            widths[self.model.space_of[name]] += 4 * table.width
-        return widths
-
     def _check(self, report: Report) -> None:
         """Stop a run that went to infinity, saying what to try."""
         loss, start, failed, norm = np.asarray(report.values).tolist()
         if self.first_loss is None and failed < report.clients:
             self.first_loss = start
         too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
-        self._high = self._high + 1 if too_high else 0
+        self.high = self.high + 1 if too_high else 0
         if report.clients and failed == report.clients:
             reason = f"none of the {report.clients} clients sent a finite update"
         elif not np.isfinite(norm) or not np.isfinite(loss):
             reason = "the aggregated update is not finite"
-        elif self._high == PATIENCE:
+        elif self.high == PATIENCE:
             reason = f"the training loss {start:.3g} is over {self.stop_above:g} times that of the first model"
         else:
             return
@@ -264,7 +192,7 @@ class Run:
             f"training diverged in round {report.round}: {reason}. Try a smaller client learning rate, fewer local "
             "steps, or a gradient clip (optax.clip_by_global_norm before the client's optimizer). With heat correction "
             "a row held by one client moves N/K times as far as its update, so it may need a smaller rate than FedAvg. "
-            'simulate(..., engine="debug") names the first client that goes wrong.'
+            'engine="debug" (--set engine=debug) names the first client that goes wrong.'
         )
 
     # -- keeping and restoring ----------------------------------------------------------------------------------------
@@ -275,7 +203,11 @@ class Run:
         return checkpoint.write(self, Path(folder))
 
     def restore(self, folder: str | Path) -> None:
-        """Go on from the checkpoint in ``folder``; the run must have been set up in the same way."""
+        """Go on from the checkpoint in ``folder``.
+
+        The run must have been set up in the same way.  Algorithm name, seed, sampler, local work, engine and data are
+        checked; learning rates and the model's functions cannot be seen and are not.
+        """
         checkpoint.read(self, Path(folder))
 
     # -- looking at the model ---------------------------------------------------------------------------------------
@@ -305,7 +237,7 @@ def simulate(
     seed: int = 0,
     engine: str | int = "auto",
     threads: int | None = None,
-    rows: str = "touched",
+    rows: str | None = None,
     store: str | Path = "ram",
     stop_above: float = 10.0,
 ) -> Run:
@@ -313,9 +245,9 @@ def simulate(
 
     ``engine``: ``"vmap"`` all clients at once, ``"map"`` one after the other, a number to vectorise so many at a time,
     ``"auto"`` by the size of a client, ``"debug"`` slowly, naming the client that goes wrong.  ``rows="held"`` works on
-    all of S(i) instead of the rows that the round's batches touch: the same result, but for server optimizers with
-    momentum, which then also move held rows that saw no example.  ``store`` is ``"ram"`` or a folder for memory-mapped
-    tables.  The run stops when the loss stays over ``stop_above`` times the first model's.
+    all of S(i), ``"touched"`` on the rows that the round's batches read (default: what the client part needs); they
+    differ only where rows without gradient move: server momentum, weight decay on clients.  ``store`` is ``"ram"`` or a
+    folder for memory-mapped tables.  The run stops when the loss stays over ``stop_above`` times the first model's.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
@@ -324,8 +256,8 @@ def simulate(
     >>> [report.round for report in run.rounds(2)]
     [1, 2]
     """
-    if rows not in ("touched", "held"):
+    if rows not in (None, "touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
-    if seed < 0:
-        raise InputError(f"seed={seed}: give a whole number from 0")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
     return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

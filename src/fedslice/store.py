@@ -5,6 +5,9 @@ asking how their shapes follow the number of rows (:func:`row_leaves`), so optim
 keeps one *slot* for each row that some client holds, never one for each row of the table, and hands out working sets.
 """
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +89,8 @@ class DiskStore:
 
     def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="rows-", dir=folder))  # ours alone, gone with the run
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.make, self.tags, self.ids = make, tags, ids
         self.written = {name: np.zeros(len(rows), bool) for name, rows in ids.items()}
         first = make({name: rows[:0] for name, rows in ids.items()})
@@ -94,7 +99,7 @@ class DiskStore:
         def open_leaf(tag: str, leaf: Array) -> Any:
             if not tag:
                 return jnp.array(leaf)
-            file = folder / f"leaf-{next(numbers)}.bin"
+            file = self.folder / f"leaf-{next(numbers)}.bin"
             return np.memmap(file, leaf.dtype, "w+", shape=(max(1, len(ids[tag])), *leaf.shape[1:]))
 
         self.state = jax.tree.map(open_leaf, tags, first)

@@ -35,10 +35,10 @@ class Submodels(NamedTuple):
         examples = np.bincount(self.slots, np.repeat(counts, self.sizes), minlength=len(self.ids))
         return np.stack([clients.astype(np.float64), examples], 1)
 
-    def global_slots(self, field: str, owners: np.ndarray) -> np.ndarray:
-        """A field's ids as slots, -1 for padding."""
-        position = self.positions[field]
-        start = self.offsets[owners].reshape((-1,) + (1,) * (position.ndim - 1))
+    def global_slots(self, field: str, owners: np.ndarray, span: slice = slice(None)) -> np.ndarray:
+        """A field's ids, for a span of examples, as slots; -1 for padding."""
+        position = self.positions[field][span]
+        start = self.offsets[owners[span]].reshape((-1,) + (1,) * (position.ndim - 1))
         if not len(self.slots):
             return np.full(position.shape, -1, np.int32)
         return np.where(position < 0, np.int32(-1), self.slots[np.maximum(start + position, 0)])
@@ -73,6 +73,8 @@ def _index_chunk(
     """Row ids of S(start) ... S(stop - 1) and their sizes; fills in the examples' positions."""
     span = slice(int(offsets[start]), int(offsets[stop]))
     clients = stop - start
+    if clients == 1 and rows <= CHUNK:
+        return _index_one({name: column[span] for name, column in flat.items()}, rows, span, positions)
     kind = np.int32 if clients * rows < 2**31 else np.int64
     base = np.repeat((np.arange(clients) * rows).astype(kind), np.diff(offsets[start : stop + 1]))[:, None]
     pads = {name: column[span] < 0 for name, column in flat.items() if np.any(column[span] < 0)}
@@ -86,6 +88,21 @@ def _index_chunk(
         place = np.searchsorted(held, key) - begin
         positions[name][span] = np.where(pads[name], -1, place) if name in pads else place
     return (held % rows).astype(np.int64), np.diff(bounds)
+
+
+def _index_one(
+    flat: Mapping[str, np.ndarray], rows: int, span: slice, positions: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """One client, by a table of marks instead of a sort: pooled data may be long."""
+    seen = np.zeros(rows + 1, bool)
+    for column in flat.values():
+        seen[np.maximum(column.reshape(-1), -1)] = True  # padding, -1, marks the spare last entry
+    held = np.flatnonzero(seen[:rows])
+    place = np.full(rows + 1, -1, np.int32)
+    place[held] = np.arange(len(held), dtype=np.int32)
+    for name, column in flat.items():
+        positions[name][span] = place[np.maximum(column, -1)]
+    return held, np.array([len(held)])
 
 
 def _chunks(offsets: np.ndarray, width: int) -> list[tuple[int, int]]:

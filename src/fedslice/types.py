@@ -29,8 +29,8 @@ Rows: TypeAlias = dict[str, np.ndarray]
 
 
 class Work(NamedTuple):
-    """How much a client does in a round: ``steps`` mini-batches drawn independently from its examples (the
-    papers' xi ~ D_i), or ``epochs`` shuffled passes over them.
+    """One phase of a client's round: ``steps`` mini-batches drawn independently from its examples (the papers'
+    xi ~ D_i), or ``epochs`` shuffled passes over them.
 
     >>> Work(steps=10, batch=5)
     Work(steps=10, epochs=None, batch=5)
@@ -41,75 +41,121 @@ class Work(NamedTuple):
     batch: int = 32
 
 
-class Data(NamedTuple):
-    """What a client trains on in one round.  Batches beyond ``steps`` and examples beyond ``sizes`` are padding."""
+class Phase(NamedTuple):
+    """The data of one phase.  Batches beyond ``steps`` and examples beyond ``sizes`` are padding."""
 
     batches: Batch  # every field [steps, batch, ...]
     sizes: Array  # int32 [steps]: real examples in each batch
     steps: Array  # int32: batches to use
     limit: Array  # int32: the most steps of any client that runs along with this one
+
+
+class Data(NamedTuple):
+    """What a client works on in one round: a phase for each of its ``work``."""
+
+    phases: tuple[Phase, ...]
     examples: Array  # float32: |D_i|, examples the client holds
+    round: Array  # int32: rounds done before this one
 
 
 class Message(NamedTuple):
-    """What a client sends.  ``weight`` starts as |D_i|; a message of weight zero and update zero is a no-op."""
+    """What a client sends.  ``weight`` starts as |D_i|; a message of weight zero and update zero is a no-op.
+
+    ``extra`` is averaged along with the update (a control variate, a gradient); ``metrics`` only inform.
+    """
 
     update: PyTree
     weight: Array
     metrics: dict[str, Array]
+    extra: dict[str, PyTree] = {}  # noqa: RUF012 (never changed)
 
 
 class Client(NamedTuple):
     """Local training: ``run(offer, memory, data, key) -> (message, memory)``.
 
-    ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the stateless.
+    ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the stateless.  A client with
+    ``rows="held"`` changes all rows it holds, not only those that its batches touch.
     """
 
     model: "Model"
-    work: Work
+    work: tuple[Work, ...]
     init: Callable[[Params], PyTree]
     run: Callable[[PyTree, PyTree, Data, Key], tuple[Message, PyTree]]
+    rows: str = "touched"
+
+
+class Parcel(NamedTuple):
+    """One leaf of the messages of a cohort on the wire, one entry for each client."""
+
+    numbers: np.ndarray
+    bytes: np.ndarray
+    shape: tuple[int, ...] | None  # of a dense leaf; None for the rows of a table
 
 
 class Stage(NamedTuple):
     """Something done to a message on its way: ``encode`` on the client, ``decode`` on the server after the sum.
 
     ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both sides.
-    ``weighs`` marks the one stage that weights updates and divides their sum.
+    ``remember(params)`` makes what it keeps on each client.  ``weighs`` marks the one stage that weights updates and
+    divides their sum.  ``cost`` turns the bytes of each leaf into those that the encoded message has.
     """
 
     init: Callable[[Params, Rows], PyTree]
-    encode: Callable[[PyTree, Message, Key], Message]
+    encode: Callable[[PyTree, PyTree, Message, Key], tuple[Message, PyTree]]
     decode: Callable[[PyTree, Message], tuple[Message, PyTree]]
+    remember: Callable[[Params], PyTree] = lambda params: ()
+    cost: Callable[[dict[str, Parcel]], dict[str, Parcel]] | None = None
     weighs: bool = False
 
 
+class Cohort(NamedTuple):
+    """All messages of a round, stacked: ``values`` (update and extra) have leaves [clients, ...], for rows of a table
+    [clients, held, ...], and are times the clients' ``weight``.
+
+    ``tags`` names the table space of each leaf ("" for dense), ``places`` each client's places among the round's rows
+    of that space (past the end: padding), ``sizes`` how many those are.
+    """
+
+    values: PyTree
+    weight: Array
+    metrics: dict[str, Array]
+    tags: PyTree
+    places: dict[str, Array]
+    sizes: dict[str, int]
+
+
 class Reduce(NamedTuple):
-    """How the cohort's updates become one: leaf by leaf, rows of tables through each client's ``places`` for them."""
+    """How the cohort's updates become one: by their sum, or by something that resists bad clients.
+
+    ``apply`` gives what takes the place of the sum of values, and that of the weights.
+    """
 
     name: str
-    dense: Callable[[Array], Array]  # [clients, ...] -> [...]
-    sparse: Callable[[Array, Array, int], Array]  # [clients, held, ...], places [clients, held], rows -> [rows, ...]
+    apply: Callable[[Cohort], tuple[PyTree, Array]]
 
 
 class Server(NamedTuple):
-    """The global state: ``offer(state)`` goes to clients, ``step(state, message)`` takes the decoded aggregate,
-    ``params(state)`` is the model."""
+    """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes the decoded aggregate,
+    ``params(state)`` is the model.  ``survey`` is the mean of a first trip, where the algorithm has one."""
 
-    init: Callable[[Params], PyTree]
-    offer: Callable[[PyTree], PyTree]
+    init: Callable[[Params, Rows], PyTree]
+    offer: Callable[[PyTree, PyTree], PyTree]
     step: Callable[[PyTree, Message], PyTree]
     params: Callable[[PyTree], Params]
 
 
 class Algorithm(NamedTuple):
-    """Client, stages, server and reduction, checked to fit together (see :func:`fedslice.algorithm`)."""
+    """Client, stages, server and reduction, checked to fit together (see :func:`fedslice.algorithm`).
+
+    ``survey`` is a client part that the whole cohort runs first; the mean of its updates goes into the offer.
+    """
 
     name: str
     client: Client
     stages: tuple[Stage, ...]
     server: Server
     reduce: Reduce
+    survey: Client | None = None
 
 
 class State(NamedTuple):

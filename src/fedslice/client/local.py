@@ -1,16 +1,27 @@
-"""What every client part needs: the loss of a padded batch, a loop over a client's steps, an honest message."""
+"""What client parts are made of: the loss of a padded batch, a loop over steps, local descent, the full gradient."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Array, Batch, Data, Params, PyTree, Work
+from fedslice.types import Array, Batch, Key, Params, Phase, PyTree, Work
 
 Carry = TypeVar("Carry")
+Correction: TypeAlias = Callable[[Params, Params, Params], Params]
+"""``correct(grads, params, start)``: what the optimizer gets in place of the gradient; global leaves only."""
+Schedule: TypeAlias = Callable[[Array], Array]
+"""A factor on the client's rate from the number of rounds done, as optax's schedules are."""
+
+
+def check_optimizer(optimizer: optax.GradientTransformation) -> None:
+    """Refuse a bare learning rate and the like."""
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise InputError(f"an optax optimizer is needed, such as optax.sgd(0.1), got {optimizer!r}")
 
 
 def work(steps: int | None, epochs: int | None, batch: int) -> Work:
@@ -35,30 +46,101 @@ def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
 
 
 def loop(
-    data: Data, body: Callable[[Carry, Batch, Array], tuple[Carry, Array]], carry: Carry
+    phase: Phase, body: Callable[[Array, Carry, Batch, Array], tuple[Carry, Array]], carry: Carry
 ) -> tuple[Carry, dict[str, Array]]:
-    """``body(carry, batch, size) -> (carry, loss)`` for each of the client's own steps, and the client's report.
+    """``body(number, carry, batch, size) -> (carry, loss)`` for each of the client's steps, and the client's report.
 
     A client with less to do stays as it is in the steps beyond its own; the loop is the same for all clients that run
     side by side, or reading a batch would become a gather.  The report has the mean loss over the steps, the loss of
-    the first one, which is that of the offered model, and the examples gone through.
+    the first one, which is that of the offered model, the examples gone through, and the steps.
     """
 
     def step(number: Array, state: tuple[Carry, Array, Array]) -> tuple[Carry, Array, Array]:
         carry, total, first = state
-        batch = {name: field[number] for name, field in data.batches.items()}
-        new, loss = body(carry, batch, data.sizes[number])
-        due = number < data.steps
+        batch = {name: field[number] for name, field in phase.batches.items()}
+        new, loss = body(number, carry, batch, phase.sizes[number])
+        due = number < phase.steps
         kept = jax.tree.map(lambda after, before: jnp.where(due, after, before), new, carry)
         return kept, total + jnp.where(due, loss, 0), jnp.where(due & (number == 0), loss, first)
 
     zero = jnp.zeros(())
-    carry, total, first = jax.lax.fori_loop(0, data.limit, step, (carry, zero, zero))
-    steps = jnp.maximum(data.steps, 1).astype(jnp.float32)
-    seen = jnp.sum(data.sizes).astype(jnp.float32)
-    return carry, {"loss": total / steps, "start_loss": first, "examples": seen}
+    carry, total, first = jax.lax.fori_loop(0, phase.limit, step, (carry, zero, zero))
+    steps = phase.steps.astype(jnp.float32)
+    seen = jnp.sum(phase.sizes).astype(jnp.float32)
+    return carry, {"loss": total / jnp.maximum(steps, 1), "start_loss": first, "examples": seen, "steps": steps}
+
+
+def descend(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    offer: Params,
+    phase: Phase,
+    key: Key,
+    corrections: Sequence[Correction] = (),
+    factor: Array | float = 1.0,
+) -> tuple[Params, dict[str, Array]]:
+    """Steps of ``optimizer`` from ``offer``; the model after them, without its local leaves, and the report.
+
+    The optimizer starts anew; local leaves are drawn afresh from ``key`` and trained along.
+    """
+    start: Params = {**offer, **model.fresh(key)}
+
+    def step(
+        number: Array, carry: tuple[Params, optax.OptState], batch: Batch, size: Array
+    ) -> tuple[tuple[Params, optax.OptState], Array]:
+        params, state = carry
+        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, p, batch, size))(params)
+        for correct in corrections:
+            shared = {name: params[name] for name in offer}
+            grads = {**grads, **correct({name: grads[name] for name in offer}, shared, offer)}
+        updates, state = optimizer.update(grads, state, params)
+        updates = jax.tree.map(lambda leaf: factor * leaf, updates)
+        return (optax.apply_updates(params, updates), state), loss
+
+    (end, _), metrics = loop(phase, step, (start, optimizer.init(start)))
+    return {name: end[name] for name in offer}, metrics
+
+
+def full_gradient(
+    model: Model, offer: Params, phase: Phase, examples: Array, key: Key
+) -> tuple[Params, dict[str, Array]]:
+    """The gradient of the mean loss over all examples of a phase that goes once through them, and the report."""
+    local = model.fresh(key)
+
+    def add(number: Array, total: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
+        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(offer)
+        share = size / jnp.maximum(examples, 1)
+        return jax.tree.map(lambda t, g: t + share * g, total, grads), loss
+
+    return loop(phase, add, jax.tree.map(jnp.zeros_like, offer))
 
 
 def subtract(left: PyTree, right: PyTree) -> PyTree:
     """left - right, leaf by leaf."""
     return jax.tree.map(jnp.subtract, left, right)
+
+
+def negate(tree: PyTree) -> PyTree:
+    """Minus a tree."""
+    return jax.tree.map(jnp.negative, tree)
+
+
+def proximal(mu: float) -> Correction:
+    """Gradient of mu/2 ||x - x_t||^2: FedProx (Li et al. 2020).  It pulls clients *towards* the global model.
+
+    >>> x, start = {"w": jnp.array(3.0)}, {"w": jnp.array(1.0)}
+    >>> float(proximal(0.5)({"w": jnp.array(0.0)}, x, start)["w"])
+    1.0
+    """
+    if mu < 0:
+        raise InputError(f"mu={mu} must not be negative: it would push clients away from the global model")
+    return lambda grads, params, start: jax.tree.map(lambda g, x, x0: g + mu * (x - x0), grads, params, start)
+
+
+def shift(direction: Params) -> Correction:
+    """A constant added to every gradient: a control variate, a linear term.
+
+    >>> float(shift({"w": jnp.array(2.0)})({"w": jnp.array(1.0)}, {}, {})["w"])
+    3.0
+    """
+    return lambda grads, params, start: jax.tree.map(jnp.add, grads, direction)

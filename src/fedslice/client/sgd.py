@@ -5,12 +5,13 @@
 The optimizer starts anew each round.  Local leaves are drawn afresh, trained along and never sent.
 """
 
-import jax
+from collections.abc import Sequence
+
 import optax
 
-from fedslice.client.local import loop, mean_loss, subtract, work
+from fedslice.client.local import Correction, Schedule, check_optimizer, descend, subtract, work
 from fedslice.model import Model
-from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
+from fedslice.types import Client, Data, Key, Message, PyTree
 
 
 def sgd(
@@ -20,27 +21,21 @@ def sgd(
     steps: int | None = None,
     epochs: int | None = None,
     batch: int = 32,
+    corrections: Sequence[Correction] = (),
+    schedule: Schedule | None = None,
 ) -> Client:
-    """Steps of ``optimizer`` on the client's mini-batches.
+    """Steps of ``optimizer`` on the client's mini-batches; ``schedule`` is a factor on its rate by round.
 
     >>> from fedslice.tasks import quadratic
-    >>> sgd(quadratic.example1(clients=4).model, optax.sgd(0.5), steps=1, batch=1).work.steps
+    >>> sgd(quadratic.example1(clients=4).model, optax.sgd(0.5), steps=1, batch=1).work[0].steps
     1
     """
 
+    check_optimizer(optimizer)
+
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        start: Params = {**offer, **model.fresh(key)}
+        factor = 1.0 if schedule is None else schedule(data.round)
+        end, metrics = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
+        return Message(subtract(end, offer), data.examples, metrics), memory
 
-        def step(
-            carry: tuple[Params, optax.OptState], batch: Batch, size: Array
-        ) -> tuple[tuple[Params, optax.OptState], Array]:
-            params, state = carry
-            loss, grads = jax.value_and_grad(lambda p: mean_loss(model, p, batch, size))(params)
-            updates, state = optimizer.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), loss
-
-        (end, _), metrics = loop(data, step, (start, optimizer.init(start)))
-        update = subtract({name: end[name] for name in offer}, offer)
-        return Message(update, data.examples, metrics), memory
-
-    return Client(model, work(steps, epochs, batch), lambda params: (), run)
+    return Client(model, (work(steps, epochs, batch),), lambda params: (), run)

@@ -9,7 +9,7 @@ move, costs nothing, and keeps its moments.  Step counters are global.
 import jax
 import optax
 
-from fedslice.types import Message, Params, PyTree, Server
+from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
 def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
@@ -19,7 +19,7 @@ def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
     """
     chosen = optax.sgd(1.0) if optimizer is None else optimizer
 
-    def init(params: Params) -> PyTree:
+    def init(params: Params, rows: Rows) -> PyTree:
         return params, chosen.init(params)
 
     def step(state: PyTree, message: Message) -> PyTree:
@@ -27,4 +27,4 @@ def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
         updates, inner = chosen.update(jax.tree.map(lambda leaf: -leaf, message.update), inner, params)
         return optax.apply_updates(params, updates), inner
 
-    return Server(init, lambda state: state[0], step, lambda state: state[0])
+    return Server(init, lambda state, survey: state[0], step, lambda state: state[0])

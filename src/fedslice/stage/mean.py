@@ -38,22 +38,33 @@ def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | No
             return {}
         return {table: jnp.asarray(heat.coefficient(table, ids, str(weights))) for table, ids in rows.items()}
 
-    def encode(state: PyTree, message: Message, key: Key) -> Message:
+    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         weight = jnp.where(message.weight > 0, weigh(message), 0)  # weight zero stays zero: failed or empty clients
-        return message._replace(update=jax.tree.map(lambda leaf: weight * leaf, message.update), weight=weight)
+        return scale(message, weight)._replace(weight=weight), memory
 
     def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
-        scale = 1 / jnp.where(total.weight > 0, total.weight, 1)
-        update = {
-            name: leaf * _column(scale * state[name], leaf)
-            if name in state
-            else jax.tree.map(lambda x: x * scale, leaf)
-            for name, leaf in total.update.items()
-        }
-        return total._replace(update=update), state
+        factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
+        return correct(scale(total, factor), state), state
 
     return Stage(init, encode, decode, weighs=True)
 
 
-def _column(values: Array, like: Array) -> Array:
-    return values.reshape(values.shape + (1,) * (like.ndim - 1))
+def scale(message: Message, factor: Array) -> Message:
+    """Update and extra times a number."""
+    update, extra = jax.tree.map(lambda leaf: factor * leaf, (message.update, message.extra))
+    return message._replace(update=update, extra=extra)
+
+
+def correct(message: Message, coefficients: dict[str, Array]) -> Message:
+    """Table rows of the update, and of extras shaped like the model, times their coefficients."""
+
+    def rows(tree: PyTree) -> PyTree:
+        if not isinstance(tree, dict):
+            return tree
+        return {name: _times(coefficients[name], leaf) if name in coefficients else leaf for name, leaf in tree.items()}
+
+    return message._replace(update=rows(message.update), extra={k: rows(v) for k, v in message.extra.items()})
+
+
+def _times(factor: Array, leaf: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x * factor.reshape(factor.shape + (1,) * (x.ndim - 1)), leaf)

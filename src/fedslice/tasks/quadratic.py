@@ -100,8 +100,3 @@ def _task(rows: int, ids: np.ndarray, matrix: np.ndarray, centre: np.ndarray) ->
     people = Population.from_arrays(np.arange(len(ids)), rows=ids, matrix=matrix, centre=centre)
     settings: dict[str, Any] = {**SETTINGS, "cohort": min(SETTINGS["cohort"], len(ids)), "weights": "uniform"}
     return Task("quadratic", model, people, people, settings, {"": 0.1}, source="generated")
-
-
-def task(seed: int = 0) -> Task:
-    """The default population, for the command line."""
-    return random_quadratic(seed=seed).task

@@ -1,0 +1,3 @@
+"""Reductions: how the messages of a cohort become one."""
+
+from fedslice.reduce.total import total as total
