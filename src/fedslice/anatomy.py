@@ -31,6 +31,7 @@ class Anatomy:
         self.survey_width = self._width(self._survey, tags.survey)
         self.offer_width = self._width(self._offer, tags.offer)
         self.values_width = self._width(self._values, tags.values)
+        self.message_leaves = jax.tree_util.tree_leaves_with_path(self._shapes(self._values))
         mean = {name: int(np.ceil(space.sizes.mean())) for name, space in spaces.items()}
         self.numbers = sum(width * mean.get(name, 1) for name, width in self.offer_width.items()) // 4
         self.compressed = any(stage.cost is not None for stage in algorithm.stages)
@@ -75,9 +76,8 @@ class Anatomy:
 
     def _encoded(self, traffic: Traffic) -> int:
         """Bytes of the values of all messages after the stages that compress them."""
-        shapes = jax.tree_util.tree_leaves_with_path(self._shapes(self._values))
         wire = {}
-        for tag, (path, leaf) in zip(jax.tree.leaves(self.tags.values), shapes, strict=True):
+        for tag, (path, leaf) in zip(jax.tree.leaves(self.tags.values), self.message_leaves, strict=True):
             rows = traffic.rows_up[tag] if tag else np.ones(traffic.clients)
             numbers = rows * float(np.prod(leaf.shape))  # tables were traced with one row
             shape = None if tag else leaf.shape

@@ -62,15 +62,15 @@ class Engine:
         if self.fused:
             return self.whole(state, memory, plan)
         working = self.begin(state, plan.union)
-        messages, memories = self._parts(working, memory, plan)
-        return self.end(state, memory, working, messages, memories, plan)
+        found, messages, memories = self._parts(working, memory, plan)
+        return self.end(state, memory, working, found, messages, memories, plan)
 
     def on_working_set(self, working: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a working set that was taken, and will be put back, elsewhere."""
         if self.fused:
             return self.middle(working, memory, plan)
-        messages, memories = self._parts(working, memory, plan)
-        working, report = self.close(working, messages, plan)
+        found, messages, memories = self._parts(working, memory, plan)
+        working, report = self.close(working, found, messages, plan)
         return working, self._keep(memory, memories, plan), report
 
     def _whole(self, state: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
@@ -82,22 +82,29 @@ class Engine:
         if self.algorithm.survey is not None:
             found = self._survey_mean(working, self._each(lambda one: self.survey(working, one), plan), plan)
         messages, memories = self._train(working, memory, found, plan)
-        working, report = self._finish(working, messages, plan)
+        working, report = self._finish(working, found, messages, plan)
         return working, self._keep(memory, memories, plan), report
 
     def _end(
-        self, state: State, memory: PyTree, working: State, messages: Message, memories: PyTree, plan: Plan
+        self,
+        state: State,
+        memory: PyTree,
+        working: State,
+        found: PyTree,
+        messages: Message,
+        memories: PyTree,
+        plan: Plan,
     ) -> tuple[State, PyTree, Any]:
-        working, report = self._finish(working, messages, plan)
+        working, report = self._finish(working, found, messages, plan)
         return put(self.tags.state, state, plan.union, working), self._keep(memory, memories, plan), report
 
-    def _parts(self, working: State, memory: PyTree, plan: Plan) -> tuple[Message, PyTree]:
-        """Both trips, client by client or thread by thread."""
+    def _parts(self, working: State, memory: PyTree, plan: Plan) -> tuple[PyTree, Message, PyTree]:
+        """Both trips, client by client or thread by thread: what the survey found, messages, memories."""
         found: PyTree = ()
         if self.algorithm.survey is not None:
             surveyed = self.in_parts(lambda part: self.survey_part(working, part), plan)
             found = self.survey_mean(working, surveyed, plan)
-        return self.in_parts(lambda part: self.part(working, memory, found, part), plan)
+        return found, *self.in_parts(lambda part: self.part(working, memory, found, part), plan)
 
     def in_parts(self, train: Any, plan: Plan) -> Any:
         """The cohort in equal parts, one thread each: compiled code runs without the interpreter's lock."""
@@ -138,7 +145,7 @@ class Engine:
         survey = _client(self.algorithm.survey)
         offer = take(self.tags.first_offer, self.algorithm.server.offer(working.server, ()), plan.places)
         data, key = self._data(plan, plan.phases[: len(survey.work)])
-        message, _ = _guard(survey.run(offer, (), data, key)[0], ((), ()))
+        message, _ = _guard(survey.run(offer, (), data, key)[0]._replace(extra={}), ((), ()))
         stage, state, tags = self._weighing(working)
         return stage.encode(take(tags, state, plan.places), (), message, key)[0]
 
@@ -178,13 +185,15 @@ class Engine:
 
     # -- the server -----------------------------------------------------------------------------------------------
 
-    def _finish(self, working: State, messages: Message, plan: Plan) -> tuple[State, Array]:
+    def _finish(self, working: State, found: PyTree, messages: Message, plan: Plan) -> tuple[State, Array]:
         """Sum in the order of the clients, decode, step, report."""
         total, report = self._reduce(messages, self.tags.values, plan), _report(messages)
         kept = []
         for stage, state in zip(self.algorithm.stages[::-1], working.stages[::-1], strict=True):
             total, state = stage.decode(state, total)
             kept.append(state)
+        if self.algorithm.survey is not None:
+            total = total._replace(extra={**total.extra, "survey": found})
         server = self.algorithm.server.step(working.server, total)
         squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(total.update)]
         report["update_norm"] = jnp.sqrt(sum(squares, jnp.zeros(())))

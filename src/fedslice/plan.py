@@ -122,7 +122,7 @@ class Planner:
         """Example numbers [K, S, B], real examples a batch [K, S], steps a client [K]."""
         stream = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + cohort.astype(np.uint64) * MIX1
         if phase:
-            stream = splitmix(stream + np.uint64(phase))
+            stream = splitmix(stream + np.array([phase], np.uint64) * MIX2)  # a domain of its own, apart from epochs
         if work.steps is not None:
             return self._independent(stream, cohort, counts, work.steps, work.batch)
         return self._shuffled(f"steps {phase}", stream, cohort, counts, work.epochs or 1, work.batch)

@@ -77,7 +77,7 @@ def _fedsubavg(task: Task, s: Settings) -> Algorithm:
         task.train.heat(task.model),
     )
     work = {"steps": s.steps, "epochs": s.epochs, "batch": s.batch}
-    return recipes.fedsubavg(task.model, client, heat=heat, **work, weights=s.weights, server=server)  # type: ignore[arg-type]
+    return recipes.fedsubavg(task.model, client, heat=heat, **work, weights=s.weights, server=server)
 
 
 def _fedsgd(task: Task, s: Settings) -> Algorithm:

@@ -215,7 +215,7 @@ class Run:
     def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
         """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows anyone holds)."""
         wanted = {name: space.ids for name, space in self.spaces.items()} | (ids or {})
-        return self.store.rows(lambda state: self.algorithm.server.params(state.server), wanted)
+        return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
 
     def table(self, name: str, ids: np.ndarray) -> np.ndarray:
         """Rows of one table; a row that was never trained has its first value.

@@ -34,9 +34,7 @@ def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | No
     weigh = WEIGHTS[weights] if isinstance(weights, str) else weights
 
     def init(params: Params, rows: Rows) -> PyTree:
-        if heat is None:
-            return {}
-        return {table: jnp.asarray(heat.coefficient(table, ids, str(weights))) for table, ids in rows.items()}
+        return coefficients(heat, rows, str(weights))
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         weight = jnp.where(message.weight > 0, weigh(message), 0)  # weight zero stays zero: failed or empty clients
@@ -47,6 +45,13 @@ def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | No
         return correct(scale(total, factor), state), state
 
     return Stage(init, encode, decode, weighs=True)
+
+
+def coefficients(heat: Heat | None, rows: Rows, weights: str) -> dict[str, Array]:
+    """The factor of each row of each table; nothing without heat."""
+    if heat is None:
+        return {}
+    return {table: jnp.asarray(heat.coefficient(table, ids, weights)) for table, ids in rows.items()}
 
 
 def scale(message: Message, factor: Array) -> Message:

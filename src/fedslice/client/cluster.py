@@ -1,0 +1,78 @@
+"""The client of HypCluster / IFCA (Mansour et al. 2020, Ghosh et al. 2020): pick the best of k models, train it.
+
+j = argmin_j F_i(x_j);   sends the update of model j, zeros for the others, and which one it was
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedslice.client.local import check_optimizer, descend, loop, mean_loss, subtract, work
+from fedslice.model import Model
+from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree
+
+
+def cluster(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 32,
+) -> Client:
+    """Train the best of the offered models; every leaf of the offer has the models side by side.
+
+    >>> from fedslice.tasks import quadratic
+    >>> len(cluster(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).work)
+    2
+    """
+    check_optimizer(optimizer)
+
+    def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
+        tables = set(model.tables)
+        losses = model_losses(model, offer, data.phases[1], data.examples, key)
+        chosen = jnp.argmin(losses)
+        start = pick(offer, chosen, tables)
+        end, metrics = descend(model, optimizer, start, data.phases[0], key)
+        member = (jnp.arange(len(losses)) == chosen).astype(jnp.float32)
+        update = spread(subtract(end, start), member, tables)
+        return Message(update, data.examples, metrics, {"member": member}), memory
+
+    return Client(model, (work(steps, epochs, batch), work(None, 1, batch)), lambda params: (), run)
+
+
+def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key: Key) -> Array:
+    """F_i of each of the offered models over a phase that goes once through the client's examples."""
+    tables, local = set(model.tables), model.fresh(key)
+    count = _count(offer, tables)
+
+    def add(number: Array, total: Array, batch: Batch, size: Array) -> tuple[Array, Array]:
+        each = [mean_loss(model, {**pick(offer, jnp.array(j), tables), **local}, batch, size) for j in range(count)]
+        return total + jnp.stack(each) * size / jnp.maximum(examples, 1), each[0]
+
+    return loop(phase, add, jnp.zeros(count))[0]
+
+
+def pick(offer: Params, number: Array, tables: set[str]) -> Params:
+    """One of the models: tables have them along their second axis, other leaves along their first."""
+    return {
+        name: jax.tree.map(lambda x, axis=int(name in tables): jnp.take(x, number, axis=axis), leaf)
+        for name, leaf in offer.items()
+    }
+
+
+def spread(update: Params, member: Array, tables: set[str]) -> Params:
+    """An update of one model as an update of all."""
+
+    def rows(x: Array) -> Array:
+        return x[:, None] * member.reshape((1, -1) + (1,) * (x.ndim - 1))
+
+    def dense(x: Array) -> Array:
+        return x[None] * member.reshape((-1,) + (1,) * x.ndim)
+
+    return {name: jax.tree.map(rows if name in tables else dense, leaf) for name, leaf in update.items()}
+
+
+def _count(offer: Params, tables: set[str]) -> int:
+    name = next(iter(offer))
+    return int(jax.tree.leaves(offer[name])[0].shape[int(name in tables)])

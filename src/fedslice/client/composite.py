@@ -1,0 +1,77 @@
+"""Clients for F + psi, psi not smooth: FedDualAvg and FedMiD (Yuan et al. 2021).
+
+FedMiD      y <- prox_{eta psi}(y - eta g(y))                         sends y - x
+FedDualAvg  y = prox_{t psi}(z),  z <- z - eta g(y),  t <- t + eta    sends z - z_0, from the server's dual state
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.client.local import loop, mean_loss, subtract, work
+from fedslice.model import Model
+from fedslice.prox import Regulariser
+from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
+
+
+def mirror(
+    model: Model,
+    regulariser: Regulariser,
+    rate: float,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 32,
+) -> Client:
+    """Proximal SGD of the given rate: FedMiD's client.
+
+    >>> from fedslice.prox import l1
+    >>> from fedslice.tasks import quadratic
+    >>> mirror(quadratic.example1(clients=4).model, l1(0.1), 0.5, steps=1, batch=1).rows
+    'held'
+    """
+
+    def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
+        local = model.fresh(key)
+
+        def step(number: Array, params: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
+            loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(params)
+            moved = jax.tree.map(lambda x, g: x - rate * g, params, grads)
+            return regulariser.prox(moved, jnp.asarray(rate)), loss
+
+        end, metrics = loop(data.phases[0], step, offer)
+        return Message(subtract(end, offer), data.examples, metrics), memory
+
+    return Client(model, (work(steps, epochs, batch),), lambda params: (), run, rows="held")
+
+
+def dual(
+    model: Model,
+    regulariser: Regulariser,
+    rate: float,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 32,
+) -> Client:
+    """Dual averaging of the given rate: FedDualAvg's client; the offer is (z, t).
+
+    >>> from fedslice.prox import l1
+    >>> from fedslice.tasks import quadratic
+    >>> dual(quadratic.example1(clients=4).model, l1(0.1), 0.5, steps=1, batch=1).rows
+    'touched'
+    """
+
+    def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
+        start, time = offer
+        local = model.fresh(key)
+
+        def step(number: Array, z: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
+            params = regulariser.prox(z, time + rate * number)
+            loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(params)
+            return jax.tree.map(lambda x, g: x - rate * g, z, grads), loss
+
+        end, metrics = loop(data.phases[0], step, start)
+        extra = {"time": rate * metrics["steps"]}
+        return Message(subtract(end, start), data.examples, metrics, extra), memory
+
+    return Client(model, (work(steps, epochs, batch),), lambda params: (), run)

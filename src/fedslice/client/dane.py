@@ -1,0 +1,37 @@
+"""FedDANE's client (Li et al. 2019), after a survey of the cohort's gradients.
+
+min_y F_i(y) + <mean_j grad F_j(x) - grad F_i(x), y - x> + mu/2 ||y - x||^2
+"""
+
+import optax
+
+from fedslice.client.local import check_optimizer, descend, full_gradient, proximal, shift, subtract, work
+from fedslice.model import Model
+from fedslice.types import Client, Data, Key, Message, PyTree
+
+
+def dane(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    *,
+    mu: float = 0.01,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 32,
+) -> Client:
+    """Local steps on the corrected objective; the offer is (params, mean gradient).
+
+    >>> from fedslice.tasks import quadratic
+    >>> dane(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
+    'held'
+    """
+    check_optimizer(optimizer)
+
+    def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
+        params, mean = offer
+        own, _ = full_gradient(model, params, data.phases[1], data.examples, key)
+        corrections = [shift(subtract(mean, own)), proximal(mu)]
+        end, metrics = descend(model, optimizer, params, data.phases[0], key, corrections)
+        return Message(subtract(end, params), data.examples, metrics), memory
+
+    return Client(model, (work(steps, epochs, batch), work(None, 1, batch)), lambda params: (), run, rows="held")

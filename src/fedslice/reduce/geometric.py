@@ -1,0 +1,45 @@
+"""The geometric median, RFA (Pillutla et al. 2022): the point with the least sum of distances to the updates.
+
+    z_m = sum_i b_i delta_{i,m} / sum_i b_i over the holders of m,   b_i = w_i / max(eps, ||delta_i - z on S(i)||)
+
+A few Weiszfeld steps from the mean.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.errors import InputError
+from fedslice.reduce.holders import distances, expand, full, masses, unweighted, weighted
+from fedslice.types import Array, Cohort, PyTree, Reduce
+
+
+def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
+    """Geometric median by ``steps`` of smoothed Weiszfeld.
+
+    >>> geometric().name
+    'geometric'
+    """
+    if steps < 1:
+        raise InputError(f"geometric(steps={steps}): at least one step is needed")
+
+    def apply(cohort: Cohort) -> tuple[PyTree, Array]:
+        values = unweighted(cohort)
+        trust = cohort.weight
+        for _ in range(steps):
+            centre = per_row(cohort, weighted(cohort, trust))
+            trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
+        return weighted(cohort, trust), jnp.sum(cohort.weight)
+
+    return Reduce("geometric", apply)
+
+
+def per_row(cohort: Cohort, total: PyTree) -> PyTree:
+    """Undo the holders' weights: what stands for a sum becomes a mean over holders."""
+
+    def leaf(tag: str, summed: Array, values: Array) -> Array:
+        _, held = full(tag, values, cohort)
+        mass = masses(held, cohort.weight)
+        mass = jnp.where(mass > 0, mass, 1)
+        return summed / expand(mass, summed) if tag else summed / mass[0]
+
+    return jax.tree.map(leaf, cohort.tags, total, cohort.values)

@@ -1,0 +1,77 @@
+"""Krum and multi-Krum (Blanchard et al. 2017), and the worst clients only (superquantile, Delta-FL).
+
+    score of i: sum of the squared distances to its n - f - 2 nearest; keep the ``keep`` clients of lowest score
+
+Two clients are compared on what both hold: the mean squared gap of those numbers, dense leaves included.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.errors import InputError
+from fedslice.reduce.holders import full, unweighted, weighted
+from fedslice.reduce.total import add
+from fedslice.types import Array, Cohort, PyTree, Reduce
+
+
+def krum(bad: float = 0.2, keep: int = 1) -> Reduce:
+    """``bad`` is the share of clients that may be bad, ``keep`` how many are averaged (more than one: multi-Krum).
+
+    >>> krum(0.2, keep=5).name
+    'krum(0.2,5)'
+    """
+    if not 0 <= bad < 0.5 or keep < 1:
+        raise InputError(f"krum(bad={bad}, keep={keep}): bad must be from 0 to below one half, keep at least 1")
+
+    def apply(cohort: Cohort) -> tuple[PyTree, Array]:
+        alive = cohort.weight > 0
+        gaps = _gaps(cohort)
+        count = jnp.sum(alive)
+        near = jnp.clip(count - jnp.floor(bad * count).astype(count.dtype) - 2, 1, None)
+        ordered = jnp.sort(jnp.where(alive[None, :] & ~jnp.eye(len(alive), dtype=bool), gaps, jnp.inf), axis=1)
+        taken = jnp.arange(len(alive))[None, :] < near
+        score = jnp.sum(jnp.where(taken & jnp.isfinite(ordered), ordered, 0), axis=1)
+        rank = jnp.argsort(jnp.argsort(jnp.where(alive, score, jnp.inf)))
+        trust = jnp.where(alive & (rank < keep), cohort.weight, 0)
+        return weighted(cohort, trust), jnp.sum(cohort.weight)
+
+    return Reduce(f"krum({bad:g},{keep})", apply)
+
+
+def _gaps(cohort: Cohort) -> Array:
+    """Mean squared gap of the numbers that two clients both hold, [clients, clients]."""
+
+    def leaf(tag: str, x: Array) -> tuple[Array, Array]:
+        spread, held = full(tag, x, cohort)
+        flat = spread.reshape(*held.shape, -1)
+        hold = held.astype(jnp.float32)
+        squares = jnp.sum(flat**2, -1) * hold
+        cross = jnp.einsum("iud,jud->ij", flat * hold[..., None], flat * hold[..., None])
+        gap = squares @ hold.T + hold @ squares.T - 2 * cross
+        return gap, hold @ hold.T * flat.shape[-1]
+
+    pairs = [
+        leaf(tag, x) for tag, x in zip(jax.tree.leaves(cohort.tags), jax.tree.leaves(unweighted(cohort)), strict=True)
+    ]
+    gap, common = (sum(parts, jnp.zeros(())) for parts in zip(*pairs, strict=True))
+    return jnp.where(common > 0, jnp.maximum(gap, 0) / jnp.maximum(common, 1), jnp.inf)
+
+
+def worst(share: float) -> Reduce:
+    """Superquantile (Laguel et al. 2021): only the ``share`` of clients with the highest loss count.
+
+    >>> worst(0.5).name
+    'worst(0.5)'
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"worst({share}): give the share of clients that count, above 0 up to 1")
+
+    def apply(cohort: Cohort) -> tuple[PyTree, Array]:
+        alive = cohort.weight > 0
+        loss = jnp.where(alive, cohort.metrics["start_loss"], -jnp.inf)
+        rank = jnp.argsort(jnp.argsort(-loss))
+        chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive)))
+        masked = jax.tree.map(lambda x: jnp.where(chosen.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0), cohort.values)
+        return add(cohort._replace(values=masked)), jnp.sum(jnp.where(chosen, cohort.weight, 0))
+
+    return Reduce(f"worst({share:g})", apply)

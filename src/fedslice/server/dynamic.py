@@ -1,0 +1,28 @@
+"""FedDyn's server (Acar et al. 2021): the mean of all clients' dual variables.
+
+lambda <- lambda + (|S| / N) mu mean(y_i - x),     x <- x + mean(y_i - x) + lambda / mu
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.server.scaffold import check_participation
+from fedslice.types import Message, Params, PyTree, Rows, Server
+
+
+def dynamic(mu: float, participation: float) -> Server:
+    """``mu`` as on the clients; ``participation`` is |S| / N.
+
+    >>> server = dynamic(0.1, participation=0.5)
+    """
+    check_participation(participation)
+
+    def init(params: Params, rows: Rows) -> PyTree:
+        return params, jax.tree.map(jnp.zeros_like, params)
+
+    def step(state: PyTree, message: Message) -> PyTree:
+        params, dual = state
+        dual = jax.tree.map(lambda held, move: held + participation * mu * move, dual, message.update)
+        return jax.tree.map(lambda x, move, held: x + move + held / mu, params, message.update, dual), dual
+
+    return Server(init, lambda state, survey: state[0], step, lambda state: state[0])

@@ -1,0 +1,54 @@
+"""SCAFFOLD's server (Karimireddy et al. 2020), and the stateless approximation of Ding et al. (appendix D.2).
+
+x <- x + eta_g mean(y_i - x),     c <- c + (|S| / N) mean(c_i+ - c_i)
+approximation (eq. 47):  d <- (N - K)/N d + (K/N) mean(y_i - x),   x <- x + d
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.errors import InputError
+from fedslice.types import Message, Params, PyTree, Rows, Server
+
+
+def scaffold(participation: float, rate: float = 1.0) -> Server:
+    """The global control variate; ``participation`` is |S| / N, ``rate`` eta_g.
+
+    >>> server = scaffold(0.1)
+    """
+    check_participation(participation)
+
+    def init(params: Params, rows: Rows) -> PyTree:
+        return params, jax.tree.map(jnp.zeros_like, params)
+
+    def step(state: PyTree, message: Message) -> PyTree:
+        params, c = state
+        params = jax.tree.map(lambda x, d: x + rate * d, params, message.update)
+        c = jax.tree.map(lambda old, change: old + participation * change, c, message.extra["variate"])
+        return params, c
+
+    return Server(init, lambda state, survey: state, step, lambda state: state[0])
+
+
+def approximate(participation: float) -> Server:
+    """Server-side averaging of updates: no state on clients.  Rows outside a round keep their d.
+
+    >>> server = approximate(0.1)
+    """
+    check_participation(participation)
+
+    def init(params: Params, rows: Rows) -> PyTree:
+        return params, jax.tree.map(jnp.zeros_like, params)
+
+    def step(state: PyTree, message: Message) -> PyTree:
+        params, old = state
+        new = jax.tree.map(lambda d, mean: (1 - participation) * d + participation * mean, old, message.update)
+        return jax.tree.map(jnp.add, params, new), new
+
+    return Server(init, lambda state, survey: state[0], step, lambda state: state[0])
+
+
+def check_participation(participation: float) -> None:
+    """A share of the clients."""
+    if not 0 < participation <= 1:
+        raise InputError(f"participation={participation} must be the share of clients in a round, K / N")

@@ -1,0 +1,32 @@
+"""Norm bounding: a client's whole update in an L2 ball, so that no single client moves the model far.
+
+update <- update * min(1, bound / ||update||)
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.errors import InputError
+from fedslice.types import Array, Key, Message, PyTree, Stage
+
+
+def clip(bound: float) -> Stage:
+    """Clip the update's L2 norm.
+
+    >>> clip(1.0).weighs
+    False
+    """
+    if not bound > 0:
+        raise InputError(f"clip({bound}): the bound must be positive")
+
+    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        size = norm(message.update)
+        factor = jnp.minimum(1, bound / jnp.maximum(size, 1e-30))
+        return message._replace(update=jax.tree.map(lambda leaf: factor * leaf, message.update)), memory
+
+    return Stage(lambda params, rows: (), encode, lambda state, total: (total, state))
+
+
+def norm(tree: PyTree) -> Array:
+    """L2 norm of a whole tree."""
+    return jnp.sqrt(sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))

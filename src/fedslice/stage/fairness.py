@@ -1,0 +1,73 @@
+"""Fairness between clients: q-FFL (Li et al. 2020) and AFL (Mohri et al. 2019).
+
+    q-FedAvg  Delta_i = F_i^q L (x - y_i),  h_i = q F_i^(q-1) ||L (x - y_i)||^2 + L F_i^q
+              x <- x - sum Delta_i / sum h_i
+    AFL       weights lambda_i <- lambda_i exp(rate (F_i - mean F)): mirror ascent on the worst mixture of clients
+
+F_i is the loss of the client's first batch, an unbiased estimate at the offered model.  q = 0 is FedAvg with uniform
+weights.
+"""
+
+import jax.numpy as jnp
+
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.stage.clip import norm
+from fedslice.stage.mean import coefficients, correct, scale
+from fedslice.types import Key, Message, Params, PyTree, Rows, Stage
+
+LARGEST = 20.0  # of log lambda, either way
+
+
+def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
+    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate.
+
+    >>> qffl(1.0, 0.1).weighs
+    True
+    """
+    if q < 0 or not rate > 0:
+        raise InputError(f"q-FFL needs q >= 0 and a positive client rate, got q={q}, rate={rate}")
+    smooth = 1 / rate
+
+    def init(params: Params, rows: Rows) -> PyTree:
+        return coefficients(heat, rows, "uniform")
+
+    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        loss = jnp.maximum(message.metrics["start_loss"], 1e-10)
+        alive = (message.weight > 0).astype(jnp.float32)
+        power = loss**q
+        square = jnp.square(smooth * norm(message.update))
+        share = alive * (q * loss ** (q - 1) * square + smooth * power)
+        return scale(message, alive * power * smooth)._replace(weight=share), memory
+
+    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
+        factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
+        return correct(scale(total, factor), state), state
+
+    return Stage(init, encode, decode, weighs=True)
+
+
+def agnostic(rate: float) -> Stage:
+    """AFL's weights, to stand before ``mean("examples")``; every client's log lambda is kept with it.
+
+    >>> agnostic(0.1).weighs
+    False
+    """
+
+    def init(params: Params, rows: Rows) -> PyTree:
+        return {"mean_loss": jnp.zeros(()), "started": jnp.zeros(())}
+
+    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        loss = message.metrics["start_loss"]
+        baseline = jnp.where(state["started"] > 0, state["mean_loss"], loss)
+        new = jnp.clip(memory + rate * (loss - baseline), -LARGEST, LARGEST)
+        weight = jnp.where(message.weight > 0, jnp.exp(memory), 0)
+        return message._replace(weight=weight, extra={**message.extra, "loss": loss}), new
+
+    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
+        extra = dict(total.extra)
+        loss = extra.pop("loss")
+        kept = {"mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"]), "started": jnp.ones(())}
+        return total._replace(extra=extra), kept
+
+    return Stage(init, encode, decode, remember=lambda params: jnp.zeros(()))
