@@ -42,6 +42,29 @@ def sub(**settings: Any) -> Callable[[Model, Population], Algorithm]:
     )
 
 
+def built(recipe: Callable[..., Algorithm], *fixed: Any, heat: bool = False, **settings: Any) -> Any:
+    """A recipe by its positional arguments and settings, with the population's heat if wanted."""
+
+    def make(model: Model, population: Population) -> Algorithm:
+        extra = {"heat": population.heat(model)} if heat else {}
+        return recipe(model, *fixed, **WORK, **settings, **extra)
+
+    return make
+
+
+def posterior(model: Model, population: Population) -> Algorithm:
+    return fs.recipes.fedpa(model, optax.sgd(0.1), samples=2, window=1, burn_in=1, batch=4)
+
+
+R, P = fs.recipes, {"participation": 4 / 7}
+MOMENTUM = optax.sgd(0.05, momentum=0.5)
+TOP = fs.stage.compress(fs.stage.largest(0.3), feedback=True)
+EVERYTHING: dict[str, Any] = {
+    "server": optax.yogi(0.1, b2=0.99, eps=1e-3),
+    "corrections": [fs.client.proximal(0.1)],
+    "stages": [fs.stage.compress(fs.stage.quantise(127))],
+    "reduce": fs.reduce.trimmed(0.1),
+}
 RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "fedavg": avg(weights="uniform"),
     "fedavg-weighted": avg(),
@@ -55,10 +78,48 @@ RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "fedsgd": lambda model, _: fs.recipes.fedsgd(model, server=optax.sgd(0.5), batch=4),
     "fedsgd-heat": lambda model, p: fs.recipes.fedsgd(model, server=optax.sgd(0.2), batch=4, heat=p.heat(model)),
     "central": lambda model, _: fs.recipes.central(model, optax.sgd(0.3), steps=3, batch=8),
+    "fedprox": built(R.fedprox, optax.sgd(0.1), mu=0.5),
+    "fednova": lambda model, _: R.fednova(model, optax.sgd(0.1, momentum=0.5), momentum=0.5, epochs=2, batch=4),
+    "scaffold-1": built(R.scaffold, 0.05, option=1, heat=True, **P),
+    "scaffold-2": built(R.scaffold, 0.05, option=2, heat=True, **P),
+    "scaffold-approximate": built(R.scaffold_approximate, optax.sgd(0.1), **P),
+    "mime": built(R.mime, MOMENTUM, heat=True),
+    "mimelite": built(R.mimelite, MOMENTUM),
+    "feddane": built(R.feddane, optax.sgd(0.05), mu=0.5, heat=True),
+    "feddyn": built(R.feddyn, optax.sgd(0.1), mu=0.5, **P),
+    "fedpd": built(R.fedpd, optax.sgd(0.1), mu=0.5),
+    "fedpa": posterior,
+    "fedmid": built(R.fedmid, 0.1, fs.prox.l1(0.05)),
+    "feddualavg": built(R.feddualavg, 0.1, fs.prox.l1(0.05)),
+    "qffl": built(R.qffl, 0.1, q=1.0),
+    "afl": built(R.afl, optax.sgd(0.1), rate=0.5),
+    "superquantile": built(R.superquantile, optax.sgd(0.1), share=0.5),
+    "ifca": built(R.ifca, optax.sgd(0.1), models=2, spread=0.5),
+    "everything": sub(**EVERYTHING),
+    "fedavg-topk": avg(stages=[TOP]),
 }
-STATELESS_SERVER = [name for name in RECIPES if not name.endswith(("avgm", "adam", "yogi"))]
-NO_HEAT = [name for name in STATELESS_SERVER if "sub" not in name and "heat" not in name]
+# Rows that no batch touches move or matter, so that touched rows are not held rows:
+MOVES_IDLE_ROWS = {
+    *("fedavgm", "fedadam", "fedyogi", "fedsubavg-adam", "mimelite"),  # by the server's momentum
+    "scaffold-approximate",  # by d, a momentum
+    "everything",  # by yogi's momentum; which random number quantises a row depends on its place
+    "fedavg-topk",  # the error kept from earlier rounds competes with the touched rows for the largest numbers
+}
+# Clients that always hold all of S(i): the law would compare a run with itself.
+ALWAYS_HELD = {"scaffold-1", "scaffold-2", "mime", "feddane", "feddyn", "fedpd", "fedmid"}
+TOUCHED_IS_HELD = [name for name in RECIPES if name not in MOVES_IDLE_ROWS | ALWAYS_HELD]
+# Tables and dense leaves differ by definition (see the test of idle rows below):
+NOT_DENSE = {
+    *MOVES_IDLE_ROWS,
+    *("scaffold-1", "scaffold-2", "mime", "feddane"),  # c, or the mean gradient, moves rows that a client never held
+    "feddyn",  # the server's dual moves idle rows
+    "fedmid",  # lazy: only the rows of the round shrink
+    *("fedsubavg", "fedsubavg-weighted", "fedsgd-heat"),  # heat is for tables
+    "ifca",  # the noise that sets the models apart is drawn by row for tables, by leaf for the rest
+}
+NO_HEAT = [name for name in RECIPES if name not in NOT_DENSE]
 all_recipes = pytest.mark.parametrize("name", RECIPES)
+ENGINES: dict[Any, Any] = {}  # compiled rounds, shared: an engine is a pure function of algorithm, seed and mode
 
 
 def clients_of(name: str, population: Population) -> Population:
@@ -66,14 +127,24 @@ def clients_of(name: str, population: Population) -> Population:
 
 
 def sampler_of(name: str) -> fs.sampling.Sampler:
-    return fs.sampling.full() if name == "central" else fs.sampling.uniform(4)
+    return fs.sampling.full() if name in ("central", "fedpd") else fs.sampling.uniform(4)  # FedPD: everybody, always
+
+
+def shared(key: Any, run: Run) -> Run:
+    """The run with the engine of an earlier one of the same key, so that nothing is traced and compiled twice."""
+    run.engine = ENGINES.setdefault(key, run.engine)
+    return run
 
 
 def trained(name: str, rounds: int = 3, population: Population | None = None, **settings: Any) -> Run:
     """A run of one recipe on the small population."""
     chosen = clients_of(name, people() if population is None else population)
     settings = {"sampler": sampler_of(name)} | settings
-    return run_of(RECIPES[name](MODEL, chosen), chosen, rounds, **settings)
+    run = run_of(RECIPES[name](MODEL, chosen), chosen, **settings)
+    shared((name, settings.get("engine"), settings.get("threads"), settings.get("seed")), run)
+    for _ in run.rounds(rounds):
+        pass
+    return run
 
 
 class Base(NamedTuple):
@@ -88,7 +159,8 @@ class Base(NamedTuple):
 
 @cache
 def base(name: str) -> Base:
-    run = trained(name, rounds=0)
+    chosen = clients_of(name, people())
+    run = run_of(RECIPES[name](MODEL, chosen), chosen, sampler=sampler_of(name))  # an engine of its own, to count
     shapes, plan = set(), run.planner.plan
 
     def noting(round: int, cohort: np.ndarray) -> Any:
@@ -100,7 +172,9 @@ def base(name: str) -> Base:
     run.train(3, progress=False)
     params, bytes3 = jax.tree.map(np.array, run.params()), state_bytes(run)
     run.train(7, progress=False)
-    return Base(params, bytes3, state_bytes(run), len(shapes), run.engine.whole._cache_size())
+    compiled = run.engine.whole._cache_size()
+    ENGINES.setdefault((name, None, None, None), run.engine)
+    return Base(params, bytes3, state_bytes(run), len(shapes), compiled)
 
 
 @all_recipes
@@ -128,13 +202,13 @@ def test_a_client_without_data_is_nothing(name: str) -> None:
     without = clients_of(name, whole.subset(np.arange(len(whole) - 1)))
     emptied = clients_of(name, emptied)
     full = {"sampler": fs.sampling.full()}
-    run = run_of(RECIPES[name](MODEL, emptied), emptied, **full)
+    run = shared((name, None, None, None), run_of(RECIPES[name](MODEL, emptied), emptied, **full))
     assert run.cohort(0).tolist() == list(range(len(without)))  # by itself it is never drawn
     run.eligible, run._counts = np.arange(len(emptied)), emptied.counts
     reports = list(run.rounds(3))
     assert [report.clients for report in reports] == [len(emptied)] * 3
     assert [report.failed for report in reports] == [0] * 3
-    other = run_of(RECIPES[name](MODEL, without), without, **full)
+    other = shared((name, None, None, None), run_of(RECIPES[name](MODEL, without), without, **full))
     other.planner.capacity = dict(run.planner.capacity)  # the same shapes: nothing to compile again
     assert [report.clients for report in other.rounds(3)] == [len(without)] * 3
     assert_params_close(run.params(), other.params())
@@ -175,12 +249,12 @@ def test_compiled_once_for_a_given_shape(name: str) -> None:
     assert base(name).compiled == base(name).shapes <= 2
 
 
-@pytest.mark.parametrize("name", STATELESS_SERVER)
+@pytest.mark.parametrize("name", TOUCHED_IS_HELD)
 def test_touched_rows_are_held_rows_without_momentum(name: str) -> None:
     assert_params_close(trained(name, rows="held").params(), base(name).params)
 
 
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedsubavg-adam"])
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedsubavg-adam", "everything"])
 def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
     """Lazy server optimizers: a row that the cohort does not touch does not move, whatever its momentum."""
     run = trained(name, rounds=4)
@@ -229,6 +303,81 @@ def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Pat
     for a, b in zip(run.rounds(2), again.rounds(2), strict=True):
         assert np.array_equal(a.values, b.values)
     assert state_bytes(again) == state_bytes(run)
+
+
+# -- where tables and dense leaves differ by definition ----------------------------------------------------------------
+
+
+class InTurn(fs.sampling.Sampler):
+    """Client 0, then client 1, and so on."""
+
+    def cohort(self, seed: int, round: int, counts: np.ndarray) -> np.ndarray:
+        return np.array([round % len(counts)])
+
+
+HALF = {"participation": 0.5}
+IDLE: dict[str, tuple[Callable[..., Any], Callable[[float, float], float]]] = {
+    # m <- 0.5 m + d, x <- x + m
+    "fedavgm": (avg(server=optax.sgd(1.0, momentum=0.5)), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
+    # d <- (1 - 1/2) d + 1/2 mean, x <- x + d, and the mean is 0
+    "scaffold-approximate": (
+        built(R.scaffold_approximate, optax.sgd(0.1), **HALF),
+        lambda x0, x1: x1 + 0.5 * (x1 - x0),
+    ),
+    # lambda / mu is p move after round 1, x1 - x0 = (1 + p) move; in round 2 x moves by lambda / mu alone
+    "feddyn": (built(R.feddyn, optax.sgd(0.1), mu=0.5, **HALF), lambda x0, x1: x1 + (x1 - x0) / 3),
+    # c = p c_0+ = p (x0 - x1) / (tau eta); the second client takes tau steps of -eta c
+    "scaffold": (built(R.scaffold, 0.05, heat=True, **HALF), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
+    # the trace is the full gradient at x0, 2 (x0 - 1); three frozen steps of 0.05 with 0.5 of it
+    "mimelite": (built(R.mimelite, MOMENTUM), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
+    "mime": (built(R.mime, MOMENTUM, heat=True), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
+    # tau eta s by the client's proximal steps, and once more by the server's
+    "fedmid": (built(R.fedmid, 0.1, fs.prox.l1(0.2)), lambda x0, x1: x1 - 2 * 3 * 0.1 * 0.2),
+}
+
+
+def two_rows(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
+    return jnp.sum((fs.lookup(params["w"], batch["row"]) - 1) ** 2, -1)
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_idle_rows_rest_in_tables_and_move_in_dense_leaves(name: str) -> None:
+    """Client 0 holds row 0 alone, client 1 row 1; F_i = (w_i - 1)^2, exact gradients.
+
+    Client 0 trains in round 1, client 1 in round 2.  Round 2 leaves row 0 of a table as it is; in a dense leaf it moves
+    by what the server remembers, as derived above for each method from x0 = 3 and x1.
+    """
+    recipe, expected = IDLE[name]
+    population = Population.from_arrays(np.arange(2), row=np.arange(2)[:, None])
+    table = fs.Table(rows=2, fields=("row",), init=lambda key, shape: jnp.full(shape, 3.0))
+    models = {
+        "table": Model(lambda key: {}, two_rows, {"w": table}),
+        "dense": Model(lambda key: {"w": jnp.full(2, 3.0)}, two_rows),
+    }
+    path: dict[str, list[float]] = {}
+    for kind, model in models.items():
+        run = run_of(recipe(model, population), population, sampler=InTurn("in turn", fs.sampling.full().draw))
+        path[kind] = [float(run.params()["w"][0]) for _ in run.rounds(2)]
+    assert path["table"][0] == path["table"][1]
+    assert path["table"][0] < 2.9
+    x0, (x1, x2) = 3.0, path["dense"]
+    assert abs(x2 - x1) > 0.01
+    assert x2 == pytest.approx(expected(x0, x1), rel=1e-5)  # a few float32 roundings
+
+
+def test_a_correction_moves_in_tables_only_the_rows_that_a_client_holds() -> None:
+    """FedDANE, both clients, one step of rate eta.  Densely the mean gradient at row 0 is (2 (x0 - 1) + 0) / 2 and both
+    clients step by it: x1 = x0 - eta (x0 - 1).  In a table client 0 alone steps, by the holders' mean 2 (x0 - 1), and
+    heat makes the mean over both clients one over the holder: x1 = x0 - 2 eta (x0 - 1).
+    """
+    population = Population.from_arrays(np.arange(2), row=np.arange(2)[:, None])
+    table = fs.Table(rows=2, fields=("row",), init=lambda key, shape: jnp.full(shape, 3.0))
+    for model, rate in (
+        (Model(lambda key: {}, two_rows, {"w": table}), 0.2),
+        (Model(lambda key: {"w": jnp.full(2, 3.0)}, two_rows), 0.1),
+    ):
+        method = R.feddane(model, optax.sgd(0.1), mu=0.5, heat=population.heat(model), steps=1, batch=1)
+        np.testing.assert_allclose(run_of(method, population, 1).params()["w"], 3 - rate * 2, rtol=1e-6)
 
 
 # -- degenerate cases, by derivation ---------------------------------------------------------------------------------

@@ -28,4 +28,10 @@ def algorithm(
             f"an algorithm needs exactly one stage that turns the sum into a mean, got {weighing}: "
             "put stage.mean(...) once among its stages"
         )
-    return Algorithm(name, client, tuple(stages), server, reduce or total(), survey)
+    chosen = reduce or total()
+    if chosen.name != "sum" and (server.needs_sum or client.everyone or any(stage.needs_sum for stage in stages)):
+        raise InputError(
+            f"{name} works on the plain sum of its clients' messages, which {chosen.name} is not: use reduce=sum, or "
+            "an algorithm without such state (fedavg, fedsubavg, fedprox, ...)"
+        )
+    return Algorithm(name, client, tuple(stages), server, chosen, survey)

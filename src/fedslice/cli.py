@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fedslice import export, report
+from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for
 from fedslice.errors import DivergedError, FedsliceError, InputError
 from fedslice.experiment import Experiment, Scorer
 from fedslice.frames import from_file
 from fedslice.progress import show
-from fedslice.registry import ALGORITHMS, TASKS, find_method, settings_for
+from fedslice.registry import TASKS
+from fedslice.settings import COMMON
 from fedslice.tasks import logistic, ratings
 from fedslice.tasks.base import Task
 
@@ -82,8 +84,10 @@ def _parser() -> argparse.ArgumentParser:
 
     names = commands.add_parser("tasks", help="list the tasks")
     names.set_defaults(act=lambda options: _list({name: task.summary for name, task in TASKS.items()}))
-    methods = commands.add_parser("algorithms", help="list the algorithms")
-    methods.set_defaults(act=lambda options: _list({name: method.summary for name, method in ALGORITHMS.items()}))
+    methods = commands.add_parser("algorithms", help="list the algorithms, or show one: equation, citation, settings")
+    methods.add_argument("name", nargs="?", metavar="NAME", help="the algorithm to show")
+    methods.add_argument("--markdown", action="store_true", help="all of them as one Markdown page")
+    methods.set_defaults(act=_algorithms)
 
     out = commands.add_parser("export", help="the trained tables of a run, with your names for the rows")
     out.add_argument("run", type=Path, help="the --out folder of a run")
@@ -106,6 +110,12 @@ def _task_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _training_arguments(parser: argparse.ArgumentParser) -> None:
+    settings = "\n".join(f"  {key:<16} {meaning}" for key, (_, meaning) in COMMON.items())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        f"settings for --set (defaults: what the task's paper used):\n{settings}\n\n"
+        "and those of the algorithm: fedslice algorithms NAME"
+    )
     parser.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
     parser.add_argument("--eval-every", type=int, default=10, metavar="E", help="measure every E rounds (default: 10)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder; an unfinished run in it goes on")
@@ -114,10 +124,19 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a setting: cohort, sampler, steps, epochs, batch, weights, client, client_rate, server, "
-        "server_rate, engine, threads",
+        help="change a setting, as often as needed; see below",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line on standard output")
+
+
+def _algorithms(options: argparse.Namespace) -> None:
+    if options.markdown:
+        print(page(), end="")
+    elif options.name:
+        print(find_method(options.name).text(options.name))
+        print("Settings that all share: fedslice run --help.")
+    else:
+        _list({name: method.summary for name, method in ALGORITHMS.items()})
 
 
 def _list(summaries: dict[str, str]) -> None:
@@ -157,11 +176,14 @@ def _own(options: argparse.Namespace) -> Task:
 
 
 def _experiment(options: argparse.Namespace, task: Task, algorithm: str, seed: int, **more: Any) -> Experiment:
-    find_method(algorithm)
+    method = find_method(algorithm)
+    for key in {change.partition("=")[0].strip() for change in options.set} & set(method.unused):
+        _say(f"note: {algorithm} does not use {key}")
+    several = "algorithms" in options
     return Experiment(
         task,
         algorithm,
-        settings_for(task, algorithm, options.set),
+        settings_for(task, algorithm, options.set, others=several),
         options.rounds,
         seed,
         options.eval_every,

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fedslice import export
+from fedslice.catalogue import find_method
 from fedslice.checkpoint import NAME as CHECKPOINT
 from fedslice.checkpoint import atomic_write
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator
 from fedslice.progress import bar
-from fedslice.registry import Settings, find_method, sampler_for
+from fedslice.registry import sampler_for
+from fedslice.settings import Settings
 from fedslice.simulate import Run, simulate
 from fedslice.tasks.base import Task
 
@@ -100,11 +102,11 @@ class Experiment:
         method = find_method(self.algorithm)
         population = self.task.train.pool() if method.pooled else self.task.train
         algorithm = method.build(self.task, self.settings)
-        sampler = sampler_for(method, self.settings, population)
+        sampler = sampler_for(method, self.settings)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
         return simulate(
-            algorithm, population, sampler=sampler, seed=self.seed, engine=engine, threads=self.settings.threads
+            algorithm, population, sampler=sampler, seed=self.seed, engine=engine, threads=self.settings.threads or None
         )
 
     def _identity(self) -> Line:
@@ -114,7 +116,7 @@ class Experiment:
             "algorithm": self.algorithm,
             "seed": self.seed,
             "eval_every": self.eval_every,
-            "settings": self.settings.as_dict(),
+            "settings": self.settings.values,
         }
 
     def _open(self, run: Run) -> list[Line]:

@@ -258,6 +258,10 @@ def simulate(
     """
     if rows not in (None, "touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
+    if algorithm.client.everyone and sampler.name != "full()":
+        raise InputError(
+            f"{algorithm.name} needs every client in every round: use sampling.full() (--set sampler=full)"
+        )
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
     return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

@@ -74,7 +74,8 @@ class Client(NamedTuple):
     """Local training: ``run(offer, memory, data, key) -> (message, memory)``.
 
     ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the stateless.  A client with
-    ``rows="held"`` changes all rows it holds, not only those that its batches touch.
+    ``rows="held"`` changes all rows it holds, not only those that its batches touch; with ``everyone`` all clients
+    must take part in every round.
     """
 
     model: "Model"
@@ -82,6 +83,7 @@ class Client(NamedTuple):
     init: Callable[[Params], PyTree]
     run: Callable[[PyTree, PyTree, Data, Key], tuple[Message, PyTree]]
     rows: str = "touched"
+    everyone: bool = False
 
 
 class Parcel(NamedTuple):
@@ -97,7 +99,8 @@ class Stage(NamedTuple):
 
     ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both sides.
     ``remember(params)`` makes what it keeps on each client.  ``weighs`` marks the one stage that weights updates and
-    divides their sum.  ``cost`` turns the bytes of each leaf into those that the encoded message has.
+    divides their sum, ``needs_sum`` one that is right for plain sums only.  ``cost`` turns the bytes of each leaf into
+    those that the encoded message has.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -106,6 +109,7 @@ class Stage(NamedTuple):
     remember: Callable[[Params], PyTree] = lambda params: ()
     cost: Callable[[dict[str, Parcel]], dict[str, Parcel]] | None = None
     weighs: bool = False
+    needs_sum: bool = False
 
 
 class Cohort(NamedTuple):
@@ -136,12 +140,14 @@ class Reduce(NamedTuple):
 
 class Server(NamedTuple):
     """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes the decoded aggregate,
-    ``params(state)`` is the model.  ``survey`` is the mean of a first trip, where the algorithm has one."""
+    ``params(state)`` is the model.  ``survey`` is the mean of a first trip, where the algorithm has one.  A server that
+    ``needs_sum`` keeps the exact mean of its clients' memories."""
 
     init: Callable[[Params, Rows], PyTree]
     offer: Callable[[PyTree, PyTree], PyTree]
     step: Callable[[PyTree, Message], PyTree]
     params: Callable[[PyTree], Params]
+    needs_sum: bool = False
 
 
 class Algorithm(NamedTuple):

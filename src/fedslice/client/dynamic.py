@@ -45,4 +45,4 @@ def dynamic(
         return Message(update, data.examples, metrics), dual
 
     zeros = lambda params: jax.tree.map(jnp.zeros_like, params)  # noqa: E731
-    return Client(model, (work(steps, epochs, batch),), zeros, run, rows="held")
+    return Client(model, (work(steps, epochs, batch),), zeros, run, rows="held", everyone=send_dual)

@@ -25,4 +25,4 @@ def dynamic(mu: float, participation: float) -> Server:
         dual = jax.tree.map(lambda held, move: held + participation * mu * move, dual, message.update)
         return jax.tree.map(lambda x, move, held: x + move + held / mu, params, message.update, dual), dual
 
-    return Server(init, lambda state, survey: state[0], step, lambda state: state[0])
+    return Server(init, lambda state, survey: state[0], step, lambda state: state[0], needs_sum=True)

@@ -27,7 +27,7 @@ def scaffold(participation: float, rate: float = 1.0) -> Server:
         c = jax.tree.map(lambda old, change: old + participation * change, c, message.extra["variate"])
         return params, c
 
-    return Server(init, lambda state, survey: state, step, lambda state: state[0])
+    return Server(init, lambda state, survey: state, step, lambda state: state[0], needs_sum=True)
 
 
 def approximate(participation: float) -> Server:

@@ -44,7 +44,7 @@ def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
         return correct(scale(total, factor), state), state
 
-    return Stage(init, encode, decode, weighs=True)
+    return Stage(init, encode, decode, weighs=True, needs_sum=True)
 
 
 def agnostic(rate: float) -> Stage:

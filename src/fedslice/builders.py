@@ -1,0 +1,146 @@
+"""From settings to algorithms: how the command line builds each recipe."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fedslice import prox, recipes
+from fedslice.client import proximal
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.settings import Settings, schedule
+from fedslice.tasks.base import Task
+from fedslice.types import Algorithm
+
+
+def _heat(task: Task, s: Settings) -> Heat | None:
+    return task.train.heat(task.model) if s.values.get("heat", False) else None
+
+
+def _more(task: Task, s: Settings) -> dict[str, Any]:
+    """What composes with every algorithm that goes through a mean."""
+    return {"heat": _heat(task, s), "stages": s.before_mean, "reduce": s.reduction, "weights": s.weights, **s.work}
+
+
+def _without(more: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in more.items() if key not in names}
+
+
+def family(recipe: Callable[..., Algorithm], *corrected: str) -> Callable[[Task, Settings], Algorithm]:
+    """FedAvg and its kin; ``corrected`` names the settings that the recipe itself takes."""
+
+    def build(task: Task, s: Settings) -> Algorithm:
+        own = {name: s.values[name] for name in corrected}
+        extra = {} if "mu" in corrected or not s.values.get("mu") else {"corrections": [proximal(s.mu)]}
+        factor = schedule(s.client_schedule)
+        more = {**_more(task, s), **own, **extra, "server": s.server_optimizer, "schedule": factor}
+        return recipe(task.model, s.client_optimizer, **more)
+
+    return build
+
+
+def _share(task: Task, s: Settings) -> float:
+    """K / N."""
+    clients = max(1, int((task.train.counts > 0).sum()))
+    return 1.0 if s.sampler == "full" else min(1.0, s.cohort / clients)
+
+
+def fedsubavg(task: Task, s: Settings) -> Algorithm:
+    """FedAvg with heat."""
+    return family(recipes.fedsubavg)(task, Settings({**s.values, "heat": True}))
+
+
+def fedsgd(task: Task, s: Settings) -> Algorithm:
+    """One full gradient a client."""
+    more = _without(_more(task, s), "steps", "epochs", "batch")
+    return recipes.fedsgd(task.model, server=s.server_optimizer, batch=max(32, s.batch), **more)
+
+
+def central(task: Task, s: Settings) -> Algorithm:
+    """As many examples a round as the cohort goes through."""
+    some = int((task.train.counts > 0).sum())
+    clients = some if s.sampler == "full" else s.cohort
+    steps = s.steps or max(1, round(s.epochs * task.train.examples / max(1, some) / s.batch))
+    return recipes.central(task.model, s.client_optimizer, steps=steps, batch=clients * s.batch)
+
+
+def scaffold(task: Task, s: Settings) -> Algorithm:
+    """Heat-corrected on tables, by its definition there."""
+    more = _without(_more(task, Settings({**s.values, "heat": bool(task.model.tables)})), "weights")
+    own = {"option": s.option, "server_rate": s.server_rate, "participation": _share(task, s)}
+    return recipes.scaffold(task.model, s.client_rate, **own, **more)
+
+
+def approximate(task: Task, s: Settings) -> Algorithm:
+    """Equation 47."""
+    more = _more(task, s)
+    return recipes.scaffold_approximate(task.model, s.client_optimizer, participation=_share(task, s), **more)
+
+
+def mime(lite: bool) -> Callable[[Task, Settings], Algorithm]:
+    """Mime or MimeLite."""
+
+    def build(task: Task, s: Settings) -> Algorithm:
+        more = _more(task, Settings({**s.values, "heat": s.heat or (bool(task.model.tables) and not lite)}))
+        return recipes.mime(task.model, s.client_optimizer, lite=lite, **more)
+
+    return build
+
+
+def feddane(task: Task, s: Settings) -> Algorithm:
+    """Heat-corrected on tables."""
+    more = _more(task, Settings({**s.values, "heat": bool(task.model.tables)}))
+    return recipes.feddane(task.model, s.client_optimizer, mu=s.mu, **more)
+
+
+def feddyn(task: Task, s: Settings) -> Algorithm:
+    """With the cohort's share of the clients."""
+    more = _without(_more(task, s), "weights")
+    return recipes.feddyn(task.model, s.client_optimizer, mu=s.mu, participation=_share(task, s), **more)
+
+
+def fedpd(task: Task, s: Settings) -> Algorithm:
+    """All clients take part."""
+    return recipes.fedpd(task.model, s.client_optimizer, mu=s.mu, **_without(_more(task, s), "weights"))
+
+
+def fedpa(task: Task, s: Settings) -> Algorithm:
+    """Its steps follow from its samples."""
+    more = _without(_more(task, s), "steps", "epochs")
+    own = {name: s.values[name] for name in ("samples", "window", "burn_in", "shrinkage", "burn_in_rounds")}
+    return recipes.fedpa(task.model, s.client_optimizer, server=s.server_optimizer, **own, **more)
+
+
+def composite(recipe: Callable[..., Algorithm]) -> Callable[[Task, Settings], Algorithm]:
+    """FedMiD or FedDualAvg with a regulariser by name."""
+
+    def build(task: Task, s: Settings) -> Algorithm:
+        kinds = {"l1": prox.l1, "group": prox.group}
+        if s.regulariser not in (*kinds, "box"):
+            raise InputError(f"regulariser={s.regulariser!r} is not known; there are l1, group, box")
+        psi = prox.box(-s.strength, s.strength) if s.regulariser == "box" else kinds[s.regulariser](s.strength)
+        return recipe(task.model, s.client_rate, psi, server_rate=s.server_rate, **_more(task, s))
+
+    return build
+
+
+def qffl(task: Task, s: Settings) -> Algorithm:
+    """L is one over the client rate."""
+    more = _without(_more(task, s), "weights", "reduce")
+    return recipes.qffl(task.model, s.client_rate, q=s.q, **more)
+
+
+def afl(task: Task, s: Settings) -> Algorithm:
+    """Without heat."""
+    return recipes.afl(
+        task.model, s.client_optimizer, rate=s.weight_rate, **_without(_more(task, s), "heat", "weights")
+    )
+
+
+def superquantile(task: Task, s: Settings) -> Algorithm:
+    """The reduction is its own."""
+    return recipes.superquantile(task.model, s.client_optimizer, share=s.share, **_without(_more(task, s), "reduce"))
+
+
+def ifca(task: Task, s: Settings) -> Algorithm:
+    """k models."""
+    return recipes.ifca(task.model, s.client_optimizer, models=s.models, spread=s.spread, **_more(task, s))

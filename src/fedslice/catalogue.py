@@ -1,0 +1,383 @@
+"""Every algorithm by name: what the command line builds, and the text of ``fedslice algorithms NAME`` and of the docs.
+
+d numbers in a model (a client's slice of it), tau local steps of batch b, D_i the client's examples.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedslice import builders, recipes
+from fedslice.errors import InputError
+from fedslice.settings import COMMON, Settings
+from fedslice.tasks.base import Task
+from fedslice.types import Algorithm
+
+Options = Mapping[str, tuple[Any, str]]
+HEAT: Options = {"heat": (False, "correct rows by their heat, as FedSubAvg does")}
+TAKES_ALL = ""
+NEEDS_SUM = "robust reductions (its server state must stay the mean of the clients' memories)"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One algorithm.  ``options`` are its own settings with default and meaning; ``unused`` common ones it ignores."""
+
+    summary: str
+    equation: str
+    citation: str
+    when: str
+    messages: str
+    gradients: str
+    build: Callable[[Task, Settings], Algorithm]
+    memory: str = "none"
+    limits: str = TAKES_ALL
+    options: Options = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    pooled: bool = False
+
+    def text(self, name: str) -> str:
+        """The page of this algorithm, in Markdown."""
+        own = [f"- `{key}` = {default}: {meaning}" for key, (default, meaning) in self.options.items()]
+        lines = [
+            f"## {name}\n\n{self.summary[0].upper()}{self.summary[1:]}.\n",
+            "\n".join(f"    {line}" for line in self.equation.splitlines()) + "\n",
+            f"{self.citation}\n\n{self.when}\n",
+            f"A round sends {self.messages}; gradients of {self.gradients} examples a client; client memory: {self.memory}.",
+            f"Cannot be combined with: {self.limits}." if self.limits else "",
+            "\nSettings of its own:\n\n" + "\n".join(own) if own else "",
+        ]
+        return "\n".join(line for line in lines if line) + "\n"
+
+
+_SERVER = ("server", "server_rate", "server_schedule")
+_MU = "strength of the pull to the global model"
+
+ALGORITHMS: dict[str, Method] = {
+    "fedavg": Method(
+        "mean of the clients' updates; with a server optimizer FedOpt (FedAvgM, FedAdagrad, FedAdam, FedYogi)",
+        "delta_i = (tau local steps from x) - x\nx <- ServerOpt(x, -sum_i w_i delta_i / sum_i w_i)",
+        "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017; "
+        "Reddi et al., Adaptive Federated Optimization, ICLR 2021 (optax's optimizers, Adam with bias correction).",
+        "The baseline, and the choice where all clients hold the whole model. On tables every server optimizer is lazy: "
+        "rows outside the round neither move nor cost anything.",
+        "2d",
+        "tau b",
+        builders.family(recipes.fedavg),
+        options={**HEAT, "mu": (0.0, "proximal term, as in FedProx")},
+    ),
+    "fedsubavg": Method(
+        "FedAvg with every row's update corrected by its heat N/n_m",
+        "x_m <- x_m + c_m * sum_i w_i delta_{i,m} / sum_i w_i\nc_m = sum_all w / sum_{i: m in S(i)} w_i"
+        "    (N / n_m for uniform weights; 1 for dense leaves)",
+        "Ding et al., Federated Submodel Optimization for Hot and Cold Data Features, NeurIPS 2022.",
+        "Wherever rows differ in heat. A row held by one client moves about N/K times as far as that client's update, so a "
+        "rate that suits FedAvg can be too large; --set clip=1 helps.",
+        "2d",
+        "tau b",
+        builders.fedsubavg,
+        options={"mu": (0.0, "proximal term, as in FedProx")},
+    ),
+    "fedsgd": Method(
+        "one full-batch gradient of each client, one server step",
+        "x <- ServerOpt(x, sum_i w_i grad f_i(x) / sum_i w_i)",
+        "McMahan et al., AISTATS 2017.",
+        "When communication is free and exact gradients matter; with all clients it is gradient descent.",
+        "2d",
+        "|D_i|",
+        builders.fedsgd,
+        options=HEAT,
+        unused=("client", "client_rate", "client_schedule", "steps", "epochs"),
+    ),
+    "central": Method(
+        "SGD on the pooled data, as many examples a round: what federation is compared with",
+        "tau steps on the pooled data with batch K b",
+        "Ding et al. 2022, the baseline CentralSGD.",
+        "To see what federation costs.",
+        "nothing",
+        "tau K b in one place",
+        builders.central,
+        pooled=True,
+        unused=(*_SERVER, "weights", "clip", "compress", "feedback", "reduce", "client_schedule"),
+    ),
+    "fedprox": Method(
+        "FedAvg with a proximal term that pulls clients towards the global model",
+        "local loss F_i(y) + mu/2 ||y - x||^2",
+        "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020 (mu = 0.01 in Ding et al. 2022).",
+        "Unequal or long local work that drifts apart.",
+        "2d",
+        "tau b",
+        builders.family(recipes.fedprox, "mu"),
+        options={"mu": (0.01, _MU), **HEAT},
+    ),
+    "fednova": Method(
+        "updates divided by local progress, so that clients with more steps do not count more",
+        "x <- x - tau_eff sum_i p_i G_i / ||a_i||_1,   tau_eff = sum_i p_i ||a_i||_1",
+        "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.",
+        "Local epochs over clients of unequal size.",
+        "2d",
+        "tau b",
+        builders.family(recipes.fednova, "momentum", "proximal"),
+        options={"momentum": (0.0, "of the clients' optimizer"), "proximal": (0.0, "client rate x mu"), **HEAT},
+    ),
+    "scaffold": Method(
+        "local steps with the drift taken out by control variates",
+        "y <- y - eta (g(y) - c_i + c),   c_i+ = c_i - c + (x - y) / (tau eta)   (option 1: grad f_i(x))\n"
+        "x <- x + eta_g mean(y_i - x),   c <- c + (K/N) mean(c_i+ - c_i)",
+        "Karimireddy et al., SCAFFOLD, ICML 2020.",
+        "Few, stable clients (cross-silo) with heterogeneous data: its fixed point is the true optimum, FedAvg's is not. On "
+        "tables c is the mean over a row's holders (dense SCAFFOLD also moves rows that a client does not hold), all held "
+        "rows move in every step, and rows are heat-corrected.",
+        "4d",
+        "tau b (option 1: tau b + |D_i|)",
+        builders.scaffold,
+        memory="one variate of the client's own slice",
+        limits=NEEDS_SUM,
+        options={"option": (2, "1 or 2 of the paper")},
+        unused=("client", "client_schedule", "server", "server_schedule", "weights"),
+    ),
+    "scaffold-approximate": Method(
+        "SCAFFOLD's stateless server-side approximation",
+        "d <- (N - K)/N d + (K/N) sum_i w_i delta_i / sum_i w_i,   x <- x + d",
+        "Ding et al. 2022, appendix D.2, eq. 47.",
+        "The baseline of the FedSubAvg paper's CTR tasks.",
+        "2d",
+        "tau b",
+        builders.approximate,
+        options=HEAT,
+        unused=(*_SERVER, "client_schedule"),
+    ),
+    "mime": Method(
+        "clients step with the server's optimizer, its state frozen, and a corrected gradient",
+        "c = mean_i grad f_i(x);   y <- y - U(g(y; xi) - g(x; xi) + c, s);   x <- x + mean(y_i - x);   s moves with c",
+        "Karimireddy et al., Breaking the Centralized Barrier for Cross-Device Federated Learning, NeurIPS 2021.",
+        "Cross-device runs with momentum or adaptive steps. --set client=momentum chooses U. On tables c is the mean over a "
+        "row's holders and rows are heat-corrected.",
+        "4d and the optimizer's state",
+        "2 tau b + |D_i|",
+        builders.mime(lite=False),
+        options=HEAT,
+        unused=(*_SERVER, "client_schedule"),
+    ),
+    "mimelite": Method(
+        "Mime without the gradient correction",
+        "y <- y - U(g(y; xi), s);   x <- x + mean(y_i - x);   s moves with the mean of grad f_i(x)",
+        "Karimireddy et al., NeurIPS 2021.",
+        "As Mime, in one trip. With SGD it is FedAvg.",
+        "3d and the optimizer's state",
+        "tau b + |D_i|",
+        builders.mime(lite=True),
+        options=HEAT,
+        unused=(*_SERVER, "client_schedule"),
+    ),
+    "feddane": Method(
+        "a survey of the cohort's gradients, then proximal local steps with a linear correction",
+        "min_y F_i(y) + <mean_j grad F_j(x) - grad F_i(x), y - x> + mu/2 ||y - x||^2",
+        "Li et al., FedDANE: A Federated Newton-Type Method, 2019.",
+        "Full participation, smooth losses; with small cohorts the surveyed gradient is noisy. Heat-corrected on tables.",
+        "4d",
+        "tau b + 2 |D_i|",
+        builders.feddane,
+        options={"mu": (0.01, _MU)},
+        unused=(*_SERVER, "client_schedule"),
+    ),
+    "feddyn": Method(
+        "dynamic regularisation: a dual variable on each client",
+        "min_y F_i(y) + <lambda_i, y - x> + mu/2 ||y - x||^2,   lambda_i <- lambda_i + mu (y - x)\n"
+        "lambda <- lambda + (K/N) mu mean(y_i - x),   x <- x + mean(y_i - x) + lambda / mu",
+        "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021.",
+        "Few, stable clients: converges to a true stationary point with long local work.",
+        "2d",
+        "tau b",
+        builders.feddyn,
+        memory="one dual of the client's own slice",
+        limits=NEEDS_SUM,
+        options={"mu": (0.1, "of the regulariser"), **HEAT},
+        unused=(*_SERVER, "client_schedule", "weights"),
+    ),
+    "fedpd": Method(
+        "the primal-dual method, all clients in every round",
+        "as feddyn on the client;   x <- mean(y_i + lambda_i / mu)",
+        "Zhang et al., FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data, 2021.",
+        "Cross-silo with full participation: --set sampler=full.",
+        "2d",
+        "tau b",
+        builders.fedpd,
+        memory="one dual of the client's own slice",
+        limits=NEEDS_SUM + "; samplers other than full",
+        options={"mu": (0.1, "of the regulariser"), **HEAT},
+        unused=(*_SERVER, "client_schedule", "weights"),
+    ),
+    "fedpa": Method(
+        "updates of local Gaussian posteriors, estimated from SGD iterates",
+        "update = -Sigma_i^-1 (x - mean_i),   Sigma_i = r I + (1 - r) S_i,   r = 1 / (1 + (l - 1) rho)",
+        "Al-Shedivat et al., Federated Learning via Posterior Averaging, ICLR 2021.",
+        "Enough local steps for a few samples; begin with burn-in rounds of FedAvg.",
+        "2d",
+        "tau b, tau = burn_in + samples x window",
+        builders.fedpa,
+        unused=("steps", "epochs", "client_schedule"),
+        options={
+            "samples": (5, "l, windows of averaged iterates"),
+            "window": (2, "steps in a window"),
+            "burn_in": (0, "steps before the first window"),
+            "shrinkage": (0.1, "rho"),
+            "burn_in_rounds": (0, "rounds of FedAvg first"),
+            **HEAT,
+        },
+    ),
+    "fedmid": Method(
+        "federated mirror descent for a loss with a regulariser",
+        "y <- prox_{eta psi}(y - eta g(y)),   x <- prox_{eta_s eta tau psi}(x + eta_s mean(y_i - x))",
+        "Yuan et al., Federated Composite Optimization, ICML 2021.",
+        "Constraints and sparsity; averaging undoes some zeros (feddualavg does not). Idle rows are not shrunk (lazy).",
+        "2d",
+        "tau b",
+        builders.composite(recipes.fedmid),
+        unused=("client", "client_schedule", "server", "server_schedule"),
+        options={
+            "regulariser": ("l1", "l1, group or box"),
+            "strength": (0.001, "of psi; half width of the box"),
+            **HEAT,
+        },
+    ),
+    "feddualavg": Method(
+        "federated dual averaging for a loss with a regulariser",
+        "y = prox_{t psi}(z),   z <- z - eta g(y),   t <- t + eta;   z <- z + eta_s mean(z_i - z),   model prox_{t psi}(z)",
+        "Yuan et al., Federated Composite Optimization, ICML 2021.",
+        "Sparse models: zeros survive averaging, for idle rows too.",
+        "2d",
+        "tau b",
+        builders.composite(recipes.feddualavg),
+        unused=("client", "client_schedule", "server", "server_schedule"),
+        options={
+            "regulariser": ("l1", "l1, group or box"),
+            "strength": (0.001, "of psi; half width of the box"),
+            **HEAT,
+        },
+    ),
+    "qffl": Method(
+        "clients with a higher loss count more",
+        "Delta_i = F_i^q L (x - y_i),   h_i = q F_i^(q-1) ||L (x - y_i)||^2 + L F_i^q,   x <- x - sum Delta_i / sum h_i",
+        "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020.",
+        "A more even quality over clients; q = 0 is FedAvg with uniform weights. L = 1 / client rate; F_i is the loss of the "
+        "first batch.",
+        "2d",
+        "tau b",
+        builders.qffl,
+        limits="robust reductions (its denominator is a sum of its own)",
+        options={"q": (1.0, "power of the loss"), **HEAT},
+        unused=("client", "client_schedule", *_SERVER, "weights", "reduce"),
+    ),
+    "afl": Method(
+        "weights that ascend on the worst mixture of clients",
+        "lambda_i <- lambda_i exp(rate (F_i - mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i",
+        "Mohri et al., Agnostic Federated Learning, ICML 2019 (mirror ascent, over the clients that take part).",
+        "A guarantee for the worst group of few clients.",
+        "2d",
+        "tau b",
+        builders.afl,
+        memory="one number",
+        limits="heat correction (the weights change as it goes)",
+        options={"weight_rate": (0.1, "of the ascent")},
+        unused=(*_SERVER, "client_schedule", "weights"),
+    ),
+    "superquantile": Method(
+        "the worst share of the cohort only",
+        "x <- x + mean of delta_i over the clients whose loss is among the worst share",
+        "Laguel et al., A Superquantile Approach to Federated Learning with Heterogeneous Devices, CISS 2021.",
+        "A better tail of the clients' losses.",
+        "2d",
+        "tau b",
+        builders.superquantile,
+        limits="other reductions",
+        options={"share": (0.5, "of the cohort that counts"), **HEAT},
+        unused=(*_SERVER, "client_schedule", "reduce"),
+    ),
+    "ifca": Method(
+        "each client trains the best of k models",
+        "j = argmin_j F_i(x_j);   x_j <- x_j + mean of delta_i over the clients that chose j",
+        "Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020; "
+        "Mansour et al., Three Approaches for Personalization, 2020 (HypCluster).",
+        "Groups of clients with different tasks. fedslice.clusters tells who is where and scores each client with its own "
+        "model; run and compare measure the first model.",
+        "(k + 1) d",
+        "tau b + k |D_i|",
+        builders.ifca,
+        unused=(*_SERVER, "client_schedule"),
+        options={"models": (2, "k"), "spread": (0.1, "size of the noise that makes them differ at first"), **HEAT},
+    ),
+}
+
+
+def find_method(name: str) -> Method:
+    """The algorithm of this name."""
+    if name not in ALGORITHMS:
+        raise InputError(f"there is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
+def settings_for(task: Task, algorithm: str, changes: list[str], others: bool = False) -> Settings:
+    """The task's published settings for this algorithm with the user's ``key=value`` changes.
+
+    With ``others``, settings that only other algorithms have are passed over: several are compared.
+    """
+    method = find_method(algorithm)
+    rate = task.learning_rates.get(algorithm, task.learning_rates.get("", 0.1))
+    values = {key: default for key, (default, _) in {**COMMON, **method.options}.items()}
+    values |= {"client_rate": rate, **({"epochs": 0} if "steps" in task.settings else {}), **task.settings}
+    if algorithm == "fedsgd":
+        values["server_rate"] = rate
+    if algorithm == "fedpd":
+        values["sampler"] = "full"
+    settings = Settings(values)
+    known = {key for each in ALGORITHMS.values() for key in each.options}
+    for change in changes:
+        key, sign, value = (part.strip() for part in change.partition("="))
+        if not sign:
+            raise InputError(f"--set {change}: write key=value")
+        if others and key not in settings.values and key in known:
+            continue
+        settings = settings.change(key, value)
+    return settings
+
+
+def page() -> str:
+    """All algorithms in Markdown: docs/algorithms.md."""
+    common = [f"- `{key}` = {default}: {meaning}" for key, (default, meaning) in COMMON.items()]
+    return INTRODUCTION + "\n".join(common) + "\n\n" + "\n".join(m.text(name) for name, m in ALGORITHMS.items())
+
+
+INTRODUCTION = """# Algorithms
+
+Written by `fedslice algorithms --markdown`; `fedslice algorithms NAME` shows one.
+
+N clients; client i holds data D_i and the slice S(i) of the model: all dense leaves, and of each table the rows that its
+data mention. A round draws a cohort of K clients. Weights w_i are |D_i| (`weights="examples"`) or 1 (`"uniform"`). With
+uniform sampling, weights by examples follow the pooled objective; with `sampling.weighted`, average uniformly. d is the
+number of numbers in a client's slice, tau local steps of batch b.
+
+All are recipes made of public parts; in Python `recipes.NAME(...)`, in a shell `--algorithm NAME`. Everything combines with
+submodels and, but where said, with heat, clipping, compression, robust reductions and any optax optimizer:
+
+    fs.recipes.fedsubavg(model, optax.sgd(0.1), heat=heat, steps=10, batch=5, server=optax.yogi(0.01),
+                         corrections=[fs.client.proximal(0.01)],
+                         stages=[fs.stage.compress(fs.stage.quantise(127))], reduce=fs.reduce.trimmed(0.1))
+
+    fedslice run movielens-lr --synthetic --algorithm fedsubavg --set server=yogi --set server_rate=0.01 \\\\
+        --set mu=0.01 --set compress=quantise:127 --set reduce=trimmed:0.1
+
+`steps` draws every mini-batch independently from the client's examples (xi ~ D_i); `epochs` makes shuffled passes. A
+client's batches are a hash of (seed, round, client). Reports count what a round sends: down the offer with all rows of
+S(i); up the message with the rows that trained, 4 bytes for each row's number, and the bytes that compression leaves.
+
+**Robust reductions** (`reduce=`): a row is reduced over the clients of the cohort that hold it. `trimmed`, `median`
+(Yin et al. 2018), `geometric` (RFA, Pillutla et al. 2022), `krum` (Blanchard et al. 2017; two clients are compared on what
+both hold), `worst` (superquantile). `clip` bounds each client's norm.
+
+**Compression** (`compress=`): `quantise` (QSGD, Alistarh et al. 2017), `largest` (top-k), `random` (random-k), `sign`,
+`low_rank` (PowerSGD, Vogels et al. 2019, dense matrices), with `feedback` (Karimireddy et al. 2019).
+
+Settings that all share:
+
+"""
