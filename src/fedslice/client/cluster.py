@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import check_optimizer, descend, loop, mean_loss, subtract, work
+from fedslice.client.local import check_optimizer, descend, everything, loop, mean_loss, subtract, work
 from fedslice.model import Model
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree
 
@@ -38,7 +38,7 @@ def cluster(
         update = spread(subtract(end, start), member, tables)
         return Message(update, data.examples, metrics, {"member": member}), memory
 
-    return Client(model, (work(steps, epochs, batch), work(None, 1, batch)), lambda params: (), run)
+    return Client(model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run)
 
 
 def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key: Key) -> Array:

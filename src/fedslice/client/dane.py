@@ -5,7 +5,7 @@ min_y F_i(y) + <mean_j grad F_j(x) - grad F_i(x), y - x> + mu/2 ||y - x||^2
 
 import optax
 
-from fedslice.client.local import check_optimizer, descend, full_gradient, proximal, shift, subtract, work
+from fedslice.client.local import check_optimizer, descend, everything, full_gradient, proximal, shift, subtract, work
 from fedslice.model import Model
 from fedslice.types import Client, Data, Key, Message, PyTree
 
@@ -34,4 +34,4 @@ def dane(
         end, metrics = descend(model, optimizer, params, data.phases[0], key, corrections)
         return Message(subtract(end, params), data.examples, metrics), memory
 
-    return Client(model, (work(steps, epochs, batch), work(None, 1, batch)), lambda params: (), run, rows="held")
+    return Client(model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run, rows="held")

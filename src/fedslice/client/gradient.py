@@ -5,7 +5,7 @@
 The batch size says only how many examples are summed at once.
 """
 
-from fedslice.client.local import full_gradient, negate, work
+from fedslice.client.local import everything, full_gradient, negate
 from fedslice.model import Model
 from fedslice.types import Client, Data, Key, Message, PyTree
 
@@ -22,4 +22,4 @@ def gradient(model: Model, *, batch: int = 32) -> Client:
         grads, metrics = full_gradient(model, offer, data.phases[0], data.examples, key)
         return Message(negate(grads), data.examples, metrics), memory
 
-    return Client(model, (work(None, 1, batch),), lambda params: (), run)
+    return Client(model, (everything(batch),), lambda params: (), run)

@@ -36,6 +36,11 @@ def work(steps: int | None, epochs: int | None, batch: int) -> Work:
     return Work(steps, epochs, batch)
 
 
+def everything(batch: int) -> Work:
+    """One pass over all of a client's examples, in large batches: they are only summed."""
+    return work(None, 1, max(batch, 128))
+
+
 def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
     """The loss of the first ``size`` examples of a batch."""
     losses = model.loss(params, batch)

@@ -9,7 +9,7 @@ U is the optimizer's rule and s its state, which only the server moves, with c.
 import jax
 import optax
 
-from fedslice.client.local import Schedule, check_optimizer, full_gradient, loop, mean_loss, subtract, work
+from fedslice.client.local import Schedule, check_optimizer, everything, full_gradient, loop, mean_loss, subtract, work
 from fedslice.model import Model
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
 
@@ -55,5 +55,5 @@ def mime(
             extra = {"gradient": full_gradient(model, start, data.phases[1], data.examples, key)[0]}
         return Message(subtract(end, start), data.examples, metrics, extra), memory
 
-    works = (work(steps, epochs, batch),) if correct else (work(steps, epochs, batch), work(None, 1, batch))
+    works = (work(steps, epochs, batch),) if correct else (work(steps, epochs, batch), everything(batch))
     return Client(model, works, lambda params: (), run, rows="held" if correct else "touched")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import descend, full_gradient, shift, subtract, work
+from fedslice.client.local import descend, everything, full_gradient, shift, subtract, work
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Client, Data, Key, Message, PyTree
@@ -45,5 +45,5 @@ def scaffold(
         kept = jax.tree.map(jnp.add, memory, change)
         return Message(update, data.examples, metrics, {"variate": change}), kept
 
-    works = (local,) if option == 2 else (local, work(None, 1, batch))
+    works = (local,) if option == 2 else (local, everything(batch))
     return Client(model, works, lambda params: jax.tree.map(jnp.zeros_like, params), run, rows="held")
