@@ -299,8 +299,8 @@ ALGORITHMS: dict[str, Method] = {
         "j = argmin_j F_i(x_j);   x_j <- x_j + mean of delta_i over the clients that chose j",
         "Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020; "
         "Mansour et al., Three Approaches for Personalization, 2020 (HypCluster).",
-        "Groups of clients with different tasks. fedslice.clusters tells who is where and scores each client with its own "
-        "model; run and compare measure the first model.",
+        "Groups of clients with different tasks. fedslice.clusters tells who is where; run and compare score every client with the "
+        "model that suits its training data.",
         "(k + 1) d",
         "tau b + k |D_i|",
         builders.ifca,

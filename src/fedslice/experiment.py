@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedslice import export
+from fedslice import clusters, export
 from fedslice.catalogue import find_method
 from fedslice.checkpoint import NAME as CHECKPOINT
 from fedslice.checkpoint import atomic_write
@@ -41,13 +41,15 @@ class Scorer:
     """Measures train loss, test loss and the task's metrics; made once for a task, used by all its runs."""
 
     def __init__(self, task: Task) -> None:
-        self.train = Evaluator(task.model, task.train.sample(TRAIN_SAMPLE))
-        self.test = Evaluator(task.model, task.test)
+        self.people, self.held_out = task.train.sample(TRAIN_SAMPLE), task.test
+        self.train, self.test = Evaluator(task.model, self.people), Evaluator(task.model, self.held_out)
 
     def __call__(self, run: Run) -> dict[str, float]:
         """The figures of one evaluation."""
-        train = self.train(run.params(self.train.ids())).pooled
-        test = self.test(run.params(self.test.ids())).pooled
+        if run.algorithm.server.several:  # each client with the model that suits its own training data
+            train, test = (clusters.evaluate(run, self.people, each).pooled for each in (self.people, self.held_out))
+        else:
+            train, test = (each(run.params(each.ids())).pooled for each in (self.train, self.test))
         figures = {"train_loss": train["loss"], "test_loss": test["loss"]}
         return figures | {name: value for name, value in test.items() if name != "loss"}
 

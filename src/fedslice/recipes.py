@@ -1,7 +1,7 @@
 """The named algorithms: a few lines each, made only of public parts.
 
-All take ``steps`` or ``epochs`` and ``batch`` for the local work, and ``more`` for what composes with any of them:
-``stages`` that stand before the mean (clip, compress, nova), and a ``reduce`` other than the sum.
+All take the local work, ``steps`` or ``epochs`` and ``batch``, and what composes with any of them: ``weights``,
+``heat``, ``stages`` that stand before the mean (clip, compress, nova), and a ``reduce`` other than the sum.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.prox import Regulariser
 from fedslice.reduce import worst
-from fedslice.types import Algorithm, Reduce, Stage
+from fedslice.types import Algorithm, Client, Reduce, Server, Stage
 
 Optimizer: TypeAlias = optax.GradientTransformation
 
@@ -28,15 +28,11 @@ def fedavg(
     model: Model,
     client: Optimizer,
     *,
-    weights: str = "examples",
-    heat: Heat | None = None,
     server: Optimizer | None = None,
     corrections: Sequence[Correction] = (),
     schedule: Schedule | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
     name: str = "fedavg",
-    **work: Any,
+    **more: Any,
 ) -> Algorithm:
     """FedAvg (McMahan et al. 2017); with a ``server`` optimizer FedOpt (Reddi et al. 2021).
 
@@ -44,8 +40,9 @@ def fedavg(
     >>> fedavg(quadratic.example1(clients=4).model, optax.sgd(0.5), steps=1, batch=1).name
     'fedavg'
     """
+    mix, work = _split(more)
     local = clients.sgd(model, client, corrections=corrections, schedule=schedule, **work)
-    return algorithm(local, [*stages, parts.mean(weights, heat)], servers.optimize(server), reduce, name)
+    return _compose(name, local, servers.optimize(server), **mix)
 
 
 def fedsubavg(model: Model, client: Optimizer, *, heat: Heat, **more: Any) -> Algorithm:
@@ -59,22 +56,15 @@ def fedsubavg(model: Model, client: Optimizer, *, heat: Heat, **more: Any) -> Al
     return fedavg(model, client, heat=heat, name="fedsubavg", **more)
 
 
-def fedsgd(
-    model: Model,
-    *,
-    server: Optimizer,
-    batch: int = 32,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    **more: Any,
-) -> Algorithm:
+def fedsgd(model: Model, *, server: Optimizer, **more: Any) -> Algorithm:
     """FedSGD (McMahan et al. 2017): one full-batch gradient of each client, one step of the server's optimizer.
 
     >>> from fedslice.tasks import quadratic
     >>> fedsgd(quadratic.example1(clients=4).model, server=optax.sgd(0.5)).name
     'fedsgd'
     """
-    return _compose(clients.gradient(model, batch=batch), weights, heat, servers.optimize(server), "fedsgd", **more)
+    mix, work = _split(more)
+    return _compose("fedsgd", clients.gradient(model, **work), servers.optimize(server), **mix)
 
 
 def central(model: Model, client: Optimizer, *, steps: int, batch: int) -> Algorithm:
@@ -89,7 +79,12 @@ def central(model: Model, client: Optimizer, *, steps: int, batch: int) -> Algor
 
 
 def fedprox(model: Model, client: Optimizer, *, mu: float = 0.01, **more: Any) -> Algorithm:
-    """FedProx (Li et al. 2020): FedAvg with mu/2 ||x - x_t||^2 added to every client's loss."""
+    """FedProx (Li et al. 2020): FedAvg with mu/2 ||x - x_t||^2 added to every client's loss.
+
+    >>> from fedslice.tasks import quadratic
+    >>> fedprox(quadratic.example1(clients=4).model, optax.sgd(0.1), mu=0.1, steps=5, batch=1).name
+    'fedprox'
+    """
     return fedavg(model, client, corrections=[clients.proximal(mu)], name="fedprox", **more)
 
 
@@ -103,225 +98,217 @@ def fednova(
     **more: Any,
 ) -> Algorithm:
     """FedNova (Wang et al. 2020): updates normalised by local progress.  ``momentum`` and ``proximal`` (rate x mu)
-    describe the local solver."""
+    describe the local solver.
+
+    >>> from fedslice.tasks import quadratic
+    >>> fednova(quadratic.example1(clients=4).model, optax.sgd(0.1), epochs=2, batch=1).name
+    'fednova'
+    """
     return fedavg(model, client, stages=[*stages, parts.nova(momentum, proximal)], name="fednova", **more)
 
 
 def scaffold(
-    model: Model,
-    rate: float,
-    *,
-    participation: float,
-    heat: Heat | None = None,
-    option: int = 2,
-    server_rate: float = 1.0,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
-    **more: Any,
+    model: Model, rate: float, *, participation: float, option: int = 2, server_rate: float = 1.0, **more: Any
 ) -> Algorithm:
-    """SCAFFOLD (Karimireddy et al. 2020), exact, with client memory; ``participation`` is K / N."""
-    _need_heat(model, heat, "SCAFFOLD")
-    local = clients.scaffold(model, rate, steps=steps, epochs=epochs, batch=batch, option=option)
-    return _compose(local, "uniform", heat, servers.scaffold(participation, server_rate), "scaffold", **more)
+    """SCAFFOLD (Karimireddy et al. 2020), exact, with client memory; ``participation`` is K / N.
+
+    >>> from fedslice.tasks import quadratic
+    >>> task = quadratic.example1(clients=4)
+    >>> scaffold(task.model, 0.1, participation=0.5, heat=task.train.heat(task.model), steps=5, batch=1).name
+    'scaffold'
+    """
+    mix, work = _split(more, weights="uniform")
+    _need_heat(model, mix, "SCAFFOLD")
+    local = clients.scaffold(model, rate, option=option, **work)
+    return _compose("scaffold", local, servers.scaffold(participation, server_rate), **mix)
 
 
-def scaffold_approximate(
-    model: Model,
-    client: Optimizer,
-    *,
-    participation: float,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    **work: Any,
-) -> Algorithm:
-    """SCAFFOLD's stateless server-side approximation (Ding et al. 2022, eq. 47)."""
-    local, server = clients.sgd(model, client, **work), servers.approximate(participation)
-    return _compose(local, weights, heat, server, "scaffold-approximate", stages, reduce)
+def scaffold_approximate(model: Model, client: Optimizer, *, participation: float, **more: Any) -> Algorithm:
+    """SCAFFOLD's stateless server-side approximation (Ding et al. 2022, eq. 47).
+
+    >>> from fedslice.tasks import quadratic
+    >>> model = quadratic.example1(clients=4).model
+    >>> scaffold_approximate(model, optax.sgd(0.1), participation=0.5, steps=5, batch=1).name
+    'scaffold-approximate'
+    """
+    mix, work = _split(more)
+    server = servers.approximate(participation)
+    return _compose("scaffold-approximate", clients.sgd(model, client, **work), server, **mix)
 
 
-def mime(
-    model: Model,
-    optimizer: Optimizer,
-    *,
-    lite: bool = False,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    batch: int = 32,
-    **work: Any,
-) -> Algorithm:
-    """Mime (Karimireddy et al. 2021), or MimeLite: clients step with the server's ``optimizer``, its state frozen."""
+def mime(model: Model, optimizer: Optimizer, *, lite: bool = False, batch: int = 32, **more: Any) -> Algorithm:
+    """Mime (Karimireddy et al. 2021): clients step with the server's ``optimizer``, its state frozen.
+
+    >>> from fedslice.tasks import quadratic
+    >>> task = quadratic.example1(clients=4)
+    >>> mime(task.model, optax.sgd(0.1, momentum=0.9), heat=task.train.heat(task.model), steps=5, batch=1).name
+    'mime'
+    """
+    mix, work = _split(more)
     if not lite:
-        _need_heat(model, heat, "Mime")
+        _need_heat(model, mix, "Mime")
     local = clients.mime(model, optimizer, correct=not lite, batch=batch, **work)
     survey = None if lite else clients.gradient(model, batch=batch)
-    name = "mimelite" if lite else "mime"
-    return _compose(local, weights, heat, servers.mime(optimizer, lite), name, stages, reduce, survey)
+    return _compose("mimelite" if lite else "mime", local, servers.mime(optimizer, lite), survey=survey, **mix)
 
 
 def mimelite(model: Model, optimizer: Optimizer, **more: Any) -> Algorithm:
-    """MimeLite (Karimireddy et al. 2021): Mime without the correction."""
+    """MimeLite (Karimireddy et al. 2021): Mime without the correction.
+
+    >>> from fedslice.tasks import quadratic
+    >>> mimelite(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=5, batch=1).name
+    'mimelite'
+    """
     return mime(model, optimizer, lite=True, **more)
 
 
-def feddane(
-    model: Model,
-    client: Optimizer,
-    *,
-    mu: float = 0.01,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    batch: int = 32,
-    **work: Any,
-) -> Algorithm:
-    """FedDANE (Li et al. 2019): a survey of gradients, then proximal local steps with a linear correction."""
-    _need_heat(model, heat, "FedDANE")
-    local, survey = clients.dane(model, client, mu=mu, batch=batch, **work), clients.gradient(model, batch=batch)
-    return _compose(local, weights, heat, servers.dane(), "feddane", stages, reduce, survey)
+def feddane(model: Model, client: Optimizer, *, mu: float = 0.01, batch: int = 32, **more: Any) -> Algorithm:
+    """FedDANE (Li et al. 2019): a survey of gradients, then proximal local steps with a linear correction.
+
+    >>> from fedslice.tasks import quadratic
+    >>> task = quadratic.example1(clients=4)
+    >>> feddane(task.model, optax.sgd(0.1), heat=task.train.heat(task.model), steps=5, batch=1).name
+    'feddane'
+    """
+    mix, work = _split(more)
+    _need_heat(model, mix, "FedDANE")
+    local = clients.dane(model, client, mu=mu, batch=batch, **work)
+    return _compose("feddane", local, servers.dane(), survey=clients.gradient(model, batch=batch), **mix)
 
 
-def feddyn(
-    model: Model,
-    client: Optimizer,
-    *,
-    mu: float = 0.1,
-    participation: float,
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    **work: Any,
-) -> Algorithm:
-    """FedDyn (Acar et al. 2021): dynamic regularisation with a dual variable on each client."""
-    local = clients.dynamic(model, client, mu=mu, **work)
-    return _compose(local, "uniform", heat, servers.dynamic(mu, participation), "feddyn", stages, reduce)
+def feddyn(model: Model, client: Optimizer, *, mu: float = 0.1, participation: float, **more: Any) -> Algorithm:
+    """FedDyn (Acar et al. 2021): dynamic regularisation with a dual variable on each client.
+
+    >>> from fedslice.tasks import quadratic
+    >>> feddyn(quadratic.example1(clients=4).model, optax.sgd(0.1), participation=0.5, steps=5, batch=1).name
+    'feddyn'
+    """
+    mix, work = _split(more, weights="uniform")
+    return _compose("feddyn", clients.dynamic(model, client, mu=mu, **work), servers.dynamic(mu, participation), **mix)
 
 
-def fedpd(
-    model: Model,
-    client: Optimizer,
-    *,
-    mu: float = 0.1,
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    **work: Any,
-) -> Algorithm:
-    """FedPD (Zhang et al. 2021): the primal-dual method; every client takes part in every round."""
-    local = clients.dynamic(model, client, mu=mu, send_dual=True, **work)
-    return _compose(local, "uniform", heat, servers.optimize(), "fedpd", stages, reduce)
+def fedpd(model: Model, client: Optimizer, *, mu: float = 0.1, **more: Any) -> Algorithm:
+    """FedPD (Zhang et al. 2021): the primal-dual method; every client takes part in every round.
+
+    >>> from fedslice.tasks import quadratic
+    >>> fedpd(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=5, batch=1).name
+    'fedpd'
+    """
+    mix, work = _split(more, weights="uniform")
+    return _compose("fedpd", clients.dynamic(model, client, mu=mu, send_dual=True, **work), servers.optimize(), **mix)
 
 
-def fedpa(
-    model: Model,
-    client: Optimizer,
-    *,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    server: Optimizer | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    **sampling: Any,
-) -> Algorithm:
-    """FedPA (Al-Shedivat et al. 2021): updates of local posteriors; ``sampling`` as in ``client.posterior``."""
-    local = clients.posterior(model, client, **sampling)
-    return _compose(local, weights, heat, servers.optimize(server), "fedpa", stages, reduce)
+def fedpa(model: Model, client: Optimizer, *, server: Optimizer | None = None, **more: Any) -> Algorithm:
+    """FedPA (Al-Shedivat et al. 2021): updates of local posteriors; local work as in ``client.posterior``.
+
+    >>> from fedslice.tasks import quadratic
+    >>> fedpa(quadratic.example1(clients=4).model, optax.sgd(0.1), samples=3, window=2, batch=1).name
+    'fedpa'
+    """
+    mix, sampling = _split(more)
+    return _compose("fedpa", clients.posterior(model, client, **sampling), servers.optimize(server), **mix)
 
 
-def fedmid(
-    model: Model,
-    rate: float,
-    regulariser: Regulariser,
-    *,
-    server_rate: float = 1.0,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    **work: Any,
-) -> Algorithm:
-    """Federated mirror descent (Yuan et al. 2021) for a loss with ``regulariser``."""
-    local, server = clients.mirror(model, regulariser, rate, **work), servers.mirror(regulariser, rate, server_rate)
-    return _compose(local, weights, heat, server, "fedmid", stages, reduce)
+def fedmid(model: Model, rate: float, regulariser: Regulariser, *, server_rate: float = 1.0, **more: Any) -> Algorithm:
+    """Federated mirror descent (Yuan et al. 2021) for a loss with ``regulariser``.
+
+    >>> from fedslice import prox
+    >>> from fedslice.tasks import quadratic
+    >>> fedmid(quadratic.example1(clients=4).model, 0.1, prox.l1(0.01), steps=5, batch=1).name
+    'fedmid'
+    """
+    mix, work = _split(more)
+    server = servers.mirror(regulariser, rate, server_rate)
+    return _compose("fedmid", clients.mirror(model, regulariser, rate, **work), server, **mix)
 
 
 def feddualavg(
-    model: Model,
-    rate: float,
-    regulariser: Regulariser,
-    *,
-    server_rate: float = 1.0,
-    weights: str = "examples",
-    heat: Heat | None = None,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    **work: Any,
+    model: Model, rate: float, regulariser: Regulariser, *, server_rate: float = 1.0, **more: Any
 ) -> Algorithm:
-    """Federated dual averaging (Yuan et al. 2021) for a loss with ``regulariser``."""
-    local, server = clients.dual(model, regulariser, rate, **work), servers.dual(regulariser, server_rate)
-    return _compose(local, weights, heat, server, "feddualavg", stages, reduce)
+    """Federated dual averaging (Yuan et al. 2021) for a loss with ``regulariser``.
+
+    >>> from fedslice import prox
+    >>> from fedslice.tasks import quadratic
+    >>> feddualavg(quadratic.example1(clients=4).model, 0.1, prox.l1(0.01), steps=5, batch=1).name
+    'feddualavg'
+    """
+    mix, work = _split(more)
+    server = servers.dual(regulariser, server_rate)
+    return _compose("feddualavg", clients.dual(model, regulariser, rate, **work), server, **mix)
 
 
 def qffl(
     model: Model, rate: float, *, q: float = 1.0, heat: Heat | None = None, stages: Sequence[Stage] = (), **work: Any
 ) -> Algorithm:
-    """q-FFL (Li et al. 2020): clients with a higher loss count more."""
+    """q-FFL (Li et al. 2020): clients with a higher loss count more.
+
+    >>> from fedslice.tasks import quadratic
+    >>> qffl(quadratic.example1(clients=4).model, 0.1, q=2.0, steps=5, batch=1).name
+    'qffl'
+    """
     local = clients.sgd(model, optax.sgd(rate), **work)
     return algorithm(local, [*stages, parts.qffl(q, rate, heat)], servers.optimize(), name="qffl")
 
 
 def afl(model: Model, client: Optimizer, *, rate: float = 0.1, stages: Sequence[Stage] = (), **more: Any) -> Algorithm:
-    """Agnostic federated learning (Mohri et al. 2019): weights that ascend on the worst mixture of clients."""
+    """Agnostic federated learning (Mohri et al. 2019): weights that ascend on the worst mixture of clients.
+
+    >>> from fedslice.tasks import quadratic
+    >>> afl(quadratic.example1(clients=4).model, optax.sgd(0.1), rate=0.1, steps=5, batch=1).name
+    'afl'
+    """
     if more.get("heat") is not None:
         raise InputError(
-            "AFL changes the clients' weights as it goes, so heat correction, which needs them, cannot be used"
+            "AFL changes the clients' weights as it goes: heat correction, which needs them, cannot be used"
         )
     return fedavg(model, client, stages=[*stages, parts.agnostic(rate)], name="afl", **more)
 
 
 def superquantile(model: Model, client: Optimizer, *, share: float = 0.5, **more: Any) -> Algorithm:
-    """Superquantile learning, Delta-FL (Laguel et al. 2021): the worst ``share`` of the cohort only."""
+    """Superquantile learning, Delta-FL (Laguel et al. 2021): the worst ``share`` of the cohort only.
+
+    >>> from fedslice.tasks import quadratic
+    >>> superquantile(quadratic.example1(clients=4).model, optax.sgd(0.1), share=0.5, steps=5, batch=1).name
+    'superquantile'
+    """
     return fedavg(model, client, reduce=worst(share), name="superquantile", **more)
 
 
-def ifca(
-    model: Model,
-    client: Optimizer,
-    *,
-    models: int = 2,
-    spread: float = 0.1,
+def ifca(model: Model, client: Optimizer, *, models: int = 2, spread: float = 0.1, **more: Any) -> Algorithm:
+    """IFCA / HypCluster (Ghosh et al. 2020, Mansour et al. 2020): each client trains the best of k models.
+
+    >>> from fedslice.tasks import quadratic
+    >>> ifca(quadratic.example1(clients=4).model, optax.sgd(0.1), models=3, steps=5, batch=1).name
+    'ifca'
+    """
+    mix, work = _split(more)
+    return _compose("ifca", clients.cluster(model, client, **work), servers.cluster(model, models, spread), **mix)
+
+
+def _split(more: dict[str, Any], **fixed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What goes to :func:`_compose`, and the local work; ``fixed`` is the recipe's own to say."""
+    if taken := set(more) & set(fixed):
+        raise InputError(f"{', '.join(sorted(taken))} cannot be chosen here: by its definition it is {fixed}")
+    mix: dict[str, Any] = {name: more[name] for name in ("weights", "heat", "stages", "reduce") if name in more}
+    return {**mix, **fixed}, {name: value for name, value in more.items() if name not in mix}
+
+
+def _compose(
+    name: str,
+    local: Client,
+    server: Server,
     weights: str = "examples",
     heat: Heat | None = None,
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
-    **work: Any,
-) -> Algorithm:
-    """IFCA / HypCluster (Ghosh et al. 2020, Mansour et al. 2020): each client trains the best of k models."""
-    local, server = clients.cluster(model, client, **work), servers.cluster(model, models, spread)
-    return _compose(local, weights, heat, server, "ifca", stages, reduce)
-
-
-def _compose(
-    local: Any,
-    weights: str,
-    heat: Heat | None,
-    server: Any,
-    name: str,
-    stages: Sequence[Stage] = (),
-    reduce: Reduce | None = None,
-    survey: Any = None,
+    survey: Client | None = None,
 ) -> Algorithm:
     return algorithm(local, [*stages, parts.mean(weights, heat)], server, reduce, name, survey)
 
 
-def _need_heat(model: Model, heat: Heat | None, name: str) -> None:
+def _need_heat(model: Model, mix: dict[str, Any], name: str) -> None:
     """A control variate of a row is the mean over the clients that hold it, which needs n_m."""
-    if model.tables and heat is None:
+    if model.tables and mix.get("heat") is None:
         raise InputError(
-            f"{name} on tables needs heat=population.heat(model): its variates are means over a row's holders"
+            f"{name} on tables needs heat=population.heat(model): its variates are means over rows' holders"
         )

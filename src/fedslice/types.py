@@ -141,13 +141,15 @@ class Reduce(NamedTuple):
 class Server(NamedTuple):
     """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes the decoded aggregate,
     ``params(state)`` is the model.  ``survey`` is the mean of a first trip, where the algorithm has one.  A server that
-    ``needs_sum`` keeps the exact mean of its clients' memories."""
+    ``needs_sum`` keeps the exact mean of its clients' memories; one with ``several`` models has them side by side in
+    its state (see :mod:`fedslice.clusters`)."""
 
     init: Callable[[Params, Rows], PyTree]
     offer: Callable[[PyTree, PyTree], PyTree]
     step: Callable[[PyTree, Message], PyTree]
     params: Callable[[PyTree], Params]
     needs_sum: bool = False
+    several: bool = False
 
 
 class Algorithm(NamedTuple):

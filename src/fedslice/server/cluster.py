@@ -56,7 +56,9 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
 
         return {name: move(name, leaf) for name, leaf in state.items()}
 
-    return Server(init, lambda state, survey: state, step, lambda state: pick(state, jnp.array(0), tables))
+    return Server(
+        init, lambda state, survey: state, step, lambda state: pick(state, jnp.array(0), tables), several=True
+    )
 
 
 def _row_noise(key: Array, ids: Array, shape: tuple[int, ...]) -> Array:
