@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from problems import run_of
 
@@ -114,8 +115,8 @@ def test_fedmid_is_its_pseudo_code(server_rate: float) -> None:
 
 @pytest.mark.parametrize("server_rate", [1.0, 0.6])
 def test_feddualavg_is_its_pseudo_code(server_rate: float) -> None:
-    """Yuan et al. (2021): y = prox_{t psi}(z), z <- z - eta g(y), t <- t + eta on clients; the server averages z and adds
-    eta_s eta tau to its own t.  Means by examples."""
+    """Yuan et al. (2021): y = prox_{t psi}(z), z <- z - eta g(y), t <- t + eta on clients; the server averages z and
+    adds eta_s eta tau to its own t.  Means by examples."""
     eta, s = 0.1, 0.3
     run = run_of(
         R.feddualavg(MODEL, eta, l1(s), server_rate=server_rate, epochs=1, batch=1),
@@ -168,6 +169,12 @@ def test_fedmid_solves_a_lasso_of_twice_the_strength() -> None:
     assert (got == 0).tolist() == [False, False, True, True]
 
 
+def test_fedmid_with_the_prox_on_the_server_only_solves_the_lasso() -> None:
+    s = 0.4
+    got = x_of(run_of(R.fedmid(MODEL, 0.02, l1(s), server_only=True, **WORK), EVEN, 150))
+    np.testing.assert_allclose(got, lasso(s), atol=0.02)
+
+
 @pytest.mark.parametrize("recipe", [R.fedmid, R.feddualavg])
 def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
     """Separable: the constrained solution is clip(m).  Projections do not add up, so FedMiD's is no other."""
@@ -190,8 +197,6 @@ def test_group_zeroes_whole_rows(recipe: Any) -> None:
 
 def test_without_strength_both_are_fedavg() -> None:
     """psi = 0: soft thresholding by 0 is nothing."""
-    import optax
-
     plain = x_of(run_of(R.fedavg(MODEL, optax.sgd(0.1), epochs=1, batch=1), UNEVEN, 4))
     for recipe in (R.fedmid, R.feddualavg):
         np.testing.assert_allclose(
@@ -205,8 +210,8 @@ def test_without_strength_both_are_fedavg() -> None:
 def test_idle_rows_shrink_exactly_in_feddualavg_and_later_in_fedmid() -> None:
     """Client i holds row i alone with gradient 0 there (its loss does not depend on it), one client a round.
 
-    FedDualAvg: after r rounds t = r tau eta for every row, trained or not, so x = soft(1, r tau eta s).  FedMiD shrinks a
-    row only in its own rounds, by 2 tau eta s each time.
+    FedDualAvg: after r rounds t = r tau eta for every row, trained or not, so x = soft(1, r tau eta s).  FedMiD shrinks
+    a row only in its own rounds, by 2 tau eta s each time.
     """
     population = Population.from_arrays(np.arange(3), row=np.arange(3)[:, None])
     table = fs.Table(rows=3, fields=("row",), init=lambda key, shape: jnp.ones(shape))

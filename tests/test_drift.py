@@ -311,6 +311,17 @@ def test_progress_of_momentum(steps: int, rho: float) -> None:
     assert float(progress(jnp.array(float(steps)), rho, 0.0)) == pytest.approx(expected, rel=1e-6)
 
 
+def test_progress_of_momentum_and_a_proximal_term_together() -> None:
+    """A constant gradient of 1 through optax: the way gone is ||a||_1 times the rate."""
+    rate, rho, mu = 0.1, 0.5, 3.0
+    optimizer = optax.sgd(rate, momentum=rho)
+    x, state = jnp.zeros(()), optimizer.init(jnp.zeros(()))
+    for _ in range(3):
+        updates, state = optimizer.update(1 + mu * x, state)
+        x = x + updates
+    assert float(progress(jnp.array(3.0), rho, rate * mu)) == pytest.approx(float(-x) / rate, rel=1e-5)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
 def test_progress_of_a_proximal_term(steps: int) -> None:
     """The gradient of step k is shrunk by (1 - eta mu) in each of the tau - 1 - k steps after it."""

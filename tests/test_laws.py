@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import pytest
 from problems import ROWS, arrays, assert_params_close, people, run_of, state_bytes
 
 import fedslice as fs
+from fedslice.anatomy import Anatomy
 from fedslice.model import Model
 from fedslice.population import Population
 from fedslice.simulate import Run
@@ -120,6 +122,7 @@ NOT_DENSE = {
 NO_HEAT = [name for name in RECIPES if name not in NOT_DENSE]
 all_recipes = pytest.mark.parametrize("name", RECIPES)
 ENGINES: dict[Any, Any] = {}  # compiled rounds, shared: an engine is a pure function of algorithm, seed and mode
+ANATOMIES: dict[Any, Anatomy] = {}  # likewise: of algorithm, population and seed
 
 
 def clients_of(name: str, population: Population) -> Population:
@@ -136,11 +139,25 @@ def shared(key: Any, run: Run) -> Run:
     return run
 
 
+def anatomies(key: Any) -> Callable[..., Anatomy]:
+    """Makes the anatomy of this key once."""
+
+    def make(*given: Any) -> Anatomy:
+        if key not in ANATOMIES:
+            ANATOMIES[key] = Anatomy(*given)
+        return ANATOMIES[key]
+
+    return make
+
+
 def trained(name: str, rounds: int = 3, population: Population | None = None, **settings: Any) -> Run:
     """A run of one recipe on the small population."""
     chosen = clients_of(name, people() if population is None else population)
     settings = {"sampler": sampler_of(name)} | settings
-    run = run_of(RECIPES[name](MODEL, chosen), chosen, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        if population is None:
+            patch.setattr(import_module("fedslice.simulate"), "Anatomy", anatomies((name, settings.get("seed"))))
+        run = run_of(RECIPES[name](MODEL, chosen), chosen, **settings)
     shared((name, settings.get("engine"), settings.get("threads"), settings.get("seed")), run)
     for _ in run.rounds(rounds):
         pass

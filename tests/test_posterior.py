@@ -50,7 +50,7 @@ def recursion(found: np.ndarray, rho: float) -> np.ndarray:
     """The paper's dynamic programme (Al-Shedivat et al. 2021, appendix), O(l^2 d), never a d x d matrix.
 
     With u_t = x_t - mean_{t-1} the scatter (t-1) S_t grows by (t-1)/t u_t u_t^T, so T_t = I + rho (t-1) S_t grows by
-    g_t u_t u_t^T, g_t = rho (t-1)/t, and Sigma_t = T_t / (1 + (t-1) rho).  By Sherman and Morrison, v_t = T_{t-1}^-1 u_t,
+    g_t u_t u_t^T, g_t = rho (t-1)/t, and Sigma_t = T_t / (1 + (t-1) rho).  With v_t = T_{t-1}^-1 u_t (Sherman-Morrison)
 
         T_t^-1 = T_{t-1}^-1 - g_t v_t v_t^T / (1 + g_t u_t.v_t)
         d_t = T_t^-1 mean_t = d_{t-1} + (1/t - g_t u_t.d_{t-1}) / (1 + g_t u_t.v_t) v_t,   mean_t = mean_{t-1} + u_t / t

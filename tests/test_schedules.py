@@ -52,8 +52,8 @@ def test_the_table_of_factors(name: str) -> None:
 def test_client_schedule_multiplies_the_rate_by_round(name: str, recipe: str) -> None:
     """tau steps of rate eta f(r) on 1/2 ||x - c_i||^2 leave (1 - eta f)^tau of the gap; the mean has gap x - mean c.
 
-    It is constant within a round: the local steps of round r all have f(r), r the rounds done before.  All A_i are I, so
-    Mime's correction changes nothing but which client goes where: the mean of the y_i is the same.
+    It is constant within a round: the local steps of round r all have f(r), r the rounds done before.  All A_i are I,
+    so Mime's correction changes nothing but which client goes where: the mean of the y_i is the same.
     """
     settings: dict[str, Any] = {"steps": 3, "batch": 1, "schedule": SCHEDULES[name]}
     method = getattr(R, recipe)(MODEL, optax.sgd(0.3), **settings)

@@ -118,7 +118,8 @@ def composite(recipe: Callable[..., Algorithm]) -> Callable[[Task, Settings], Al
         if s.regulariser not in (*kinds, "box"):
             raise InputError(f"regulariser={s.regulariser!r} is not known; there are l1, group, box")
         psi = prox.box(-s.strength, s.strength) if s.regulariser == "box" else kinds[s.regulariser](s.strength)
-        return recipe(task.model, s.client_rate, psi, server_rate=s.server_rate, **_more(task, s))
+        own = {"server_only": True} if s.values.get("server_only") else {}
+        return recipe(task.model, s.client_rate, psi, server_rate=s.server_rate, **own, **_more(task, s))
 
     return build
 

@@ -230,7 +230,7 @@ ALGORITHMS: dict[str, Method] = {
         "federated mirror descent for a loss with a regulariser",
         "y <- prox_{eta psi}(y - eta g(y)),   x <- prox_{eta_s eta tau psi}(x + eta_s mean(y_i - x))",
         "Yuan et al., Federated Composite Optimization, ICML 2021.",
-        "Constraints and sparsity; averaging undoes some zeros (feddualavg does not). Idle rows are not shrunk (lazy).",
+        "Constraints and sparsity; averaging undoes some zeros (feddualavg does not). Clients and server both shrink, so at rest the strength counts twice (once with server_only). Idle rows are not shrunk (lazy).",
         "2d",
         "tau b",
         builders.composite(recipes.fedmid),
@@ -238,6 +238,7 @@ ALGORITHMS: dict[str, Method] = {
         options={
             "regulariser": ("l1", "l1, group or box"),
             "strength": (0.001, "of psi; half width of the box"),
+            "server_only": (False, "leave the prox to the server: FedMiD-OSP"),
             **HEAT,
         },
     ),

@@ -212,13 +212,16 @@ def fedpa(model: Model, client: Optimizer, *, server: Optimizer | None = None, *
 def fedmid(model: Model, rate: float, regulariser: Regulariser, *, server_rate: float = 1.0, **more: Any) -> Algorithm:
     """Federated mirror descent (Yuan et al. 2021) for a loss with ``regulariser``.
 
+    As in the paper clients and server both shrink, so at rest the strength counts twice; with ``server_only=True``
+    (their FedMiD-OSP) once.
+
     >>> from fedslice import prox
     >>> from fedslice.tasks import quadratic
     >>> fedmid(quadratic.example1(clients=4).model, 0.1, prox.l1(0.01), steps=5, batch=1).name
     'fedmid'
     """
     mix, work = _split(more)
-    server = servers.mirror(regulariser, rate, server_rate)
+    server = servers.mirror(regulariser, server_rate)
     return _compose("fedmid", clients.mirror(model, regulariser, rate, **work), server, **mix)
 
 

@@ -21,8 +21,9 @@ def mirror(
     steps: int | None = None,
     epochs: int | None = None,
     batch: int = 32,
+    server_only: bool = False,
 ) -> Client:
-    """Proximal SGD of the given rate: FedMiD's client.
+    """Proximal SGD of the given rate: FedMiD's client; ``server_only`` leaves the prox to the server.
 
     >>> from fedslice.prox import l1
     >>> from fedslice.tasks import quadratic
@@ -36,12 +37,15 @@ def mirror(
         def step(number: Array, params: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
             loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(params)
             moved = jax.tree.map(lambda x, g: x - rate * g, params, grads)
-            return regulariser.prox(moved, jnp.asarray(rate)), loss
+            return moved if server_only else regulariser.prox(moved, jnp.asarray(rate)), loss
 
         end, metrics = loop(data.phases[0], step, offer)
-        return Message(subtract(end, offer), data.examples, metrics), memory
+        extra = {"time": rate * metrics["steps"]}
+        return Message(subtract(end, offer), data.examples, metrics, extra), memory
 
-    return Client(model, (work(steps, epochs, batch),), lambda params: (), run, rows="held")
+    return Client(
+        model, (work(steps, epochs, batch),), lambda params: (), run, rows="touched" if server_only else "held"
+    )
 
 
 def dual(

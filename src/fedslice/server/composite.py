@@ -3,8 +3,8 @@
     FedMiD      x <- prox_{eta_s eta tau psi}(x + eta_s mean)
     FedDualAvg  z <- z + eta_s mean,   t <- t + eta_s eta tau,   the model is prox_{t psi}(z)
 
-tau is the clients' mean number of steps.  FedDualAvg's model is exact for idle rows too: the threshold t is global.
-FedMiD is lazy: rows outside the round are not shrunk.
+eta tau comes from the clients, averaged as their updates are.  FedDualAvg's model is exact for idle rows too: the
+threshold t is global.  FedMiD is lazy: rows outside the round are not shrunk.
 """
 
 import jax
@@ -14,17 +14,16 @@ from fedslice.prox import Regulariser
 from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
-def mirror(regulariser: Regulariser, client_rate: float, rate: float = 1.0) -> Server:
-    """``client_rate`` is eta, ``rate`` eta_s.
+def mirror(regulariser: Regulariser, rate: float = 1.0) -> Server:
+    """``rate`` is eta_s.
 
     >>> from fedslice.prox import l1
-    >>> server = mirror(l1(0.1), 0.1)
+    >>> server = mirror(l1(0.1))
     """
 
     def step(state: PyTree, message: Message) -> PyTree:
         moved = jax.tree.map(lambda x, d: x + rate * d, state, message.update)
-        span = rate * client_rate * mean_steps(message)
-        return regulariser.prox(moved, span)
+        return regulariser.prox(moved, rate * message.extra["time"])
 
     return Server(lambda params, rows: params, lambda state, survey: state, step, lambda state: state)
 
@@ -48,9 +47,3 @@ def dual(regulariser: Regulariser, rate: float = 1.0) -> Server:
         return regulariser.prox(*state)
 
     return Server(init, lambda state, survey: state, step, params)
-
-
-def mean_steps(message: Message) -> jax.Array:
-    """The mean number of local steps of the clients that took part."""
-    steps = message.metrics["steps"]
-    return jnp.sum(steps) / jnp.maximum(jnp.sum(steps > 0), 1)

@@ -37,8 +37,8 @@ def progress(steps: Array, momentum: float, proximal: float) -> Array:
 
     def step(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         speed, total = carry
-        speed = momentum * speed + 1
-        return speed, (1 - proximal) * total + speed
+        speed = momentum * speed + 1 - proximal * total  # the proximal pull goes through the momentum too
+        return speed, total + speed
 
     zero = jnp.zeros(())
     return jax.lax.fori_loop(0, steps.astype(jnp.int32), step, (zero, zero))[1]
