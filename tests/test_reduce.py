@@ -25,7 +25,7 @@ ALIVE = [i for i in range(CLIENTS) if i != DEAD]
 
 
 class Updates:
-    """What the clients want to send, as plain as can be: ``table[i]`` maps rows to vectors, ``dense[i]`` is a vector."""
+    """What the clients want to send, plainly: ``table[i]`` maps rows to vectors, ``dense[i]`` is a vector."""
 
     def __init__(self, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def weighted_sum(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return (w[:, None] * x).sum(0)
 
 
-# -- sum, trimmed mean, median ---------------------------------------------------------------------------------------
+# -- sum, trimmed mean, median ----------------------------------------------------------------------------------------
 
 
 def test_sum() -> None:
@@ -117,7 +117,7 @@ def test_one_far_update_stays_within_the_honest_range(reduce: Reduce) -> None:
     assert np.all(dense / weight <= honest.max(0) + 1e-5)
 
 
-# -- geometric median ------------------------------------------------------------------------------------------------
+# -- geometric median -------------------------------------------------------------------------------------------------
 
 
 def stacked(updates: Updates) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -163,7 +163,8 @@ def test_geometric_median_minimises_the_sum_of_distances() -> None:
 
 
 def test_one_far_update_hardly_moves_the_geometric_median() -> None:
-    """A Weiszfeld step near z multiplies the pull of an outlier of weight a (of 1) by about a / (1 - a): here 1 / 15."""
+    """A Weiszfeld step multiplies the pull of a far outlier with the share a of the weight by about a / (1 - a), here
+    1 / 15."""
     updates = Updates()
     before = centre(fs.reduce.geometric(), updates)
     updates.dense[0] = np.full(3, 1e4, np.float32)
@@ -174,7 +175,7 @@ def test_one_far_update_hardly_moves_the_geometric_median() -> None:
     assert np.abs(centre(fs.reduce.total(), updates) - before)[shared].min() > 500
 
 
-# -- Krum, superquantile -----------------------------------------------------------------------------------------------
+# -- Krum, superquantile ----------------------------------------------------------------------------------------------
 
 
 def krum_order(updates: Updates, bad: float) -> list[int]:
@@ -219,6 +220,30 @@ def test_krum_picks_an_honest_client() -> None:
     assert any(np.allclose(dense / weight, updates.dense[i], atol=1e-5) for i in ALIVE if i not in (0, 2))
 
 
+def test_krum_picks_an_honest_client_however_large_the_attack() -> None:
+    """1e25 squared is infinite in 32 bits: such a client must be the worst, not the best."""
+    updates = Updates()
+    updates.dense[6] = np.full(3, 1e25, np.float32)
+    _, dense, weight = applied(fs.reduce.krum(0.25), updates)
+    assert np.abs(dense / weight).max() < 10
+
+
+def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
+    """Without dense leaves, a client whose rows no other holds has no gaps at all."""
+    values = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+    places = jnp.asarray([[0, 1]] * 5 + [[2, 3]])
+    cohort = Cohort({"w": jnp.asarray(values)}, jnp.ones(6), {}, {"w": "w"}, {"w": places}, {"w": 4})
+    out = np.asarray(jax.jit(lambda: fs.reduce.krum(0.2).apply(cohort)[0]["w"])())
+    assert np.all(out[:2] != 0)
+    assert not out[2:].any()
+
+
+def test_worst_share_is_not_rounded_up_by_32_bits() -> None:
+    loss = {"start_loss": jnp.arange(50.0)}
+    cohort = Cohort({"b": jnp.ones((50, 1))}, jnp.ones(50), loss, {"b": ""}, {}, {})
+    assert float(fs.reduce.worst(0.3).apply(cohort)[1]) == 15
+
+
 @pytest.mark.parametrize(("share", "count"), [(0.1, 1), (0.25, 2), (0.5, 4), (0.6, 5), (1.0, 8)])
 def test_worst_counts_only_the_highest_losses(share: float, count: int) -> None:
     """ceil(share n) of the living; the weight shrinks with them, so the mean after it is theirs."""
@@ -233,7 +258,7 @@ def test_worst_counts_only_the_highest_losses(share: float, count: int) -> None:
         np.testing.assert_allclose(table[row], np.sum(parts, axis=0) if parts else np.zeros(2), rtol=1e-5, atol=1e-5)
 
 
-# -- in an algorithm ---------------------------------------------------------------------------------------------------
+# -- in an algorithm --------------------------------------------------------------------------------------------------
 
 ROBUST = {
     "trimmed": fs.reduce.trimmed(0.3),

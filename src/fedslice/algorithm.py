@@ -28,6 +28,10 @@ def algorithm(
             f"an algorithm needs exactly one stage that turns the sum into a mean, got {weighing}: "
             "put stage.mean(...) once among its stages"
         )
+    if not stages[-1].weighs:
+        raise InputError("the mean must be the last stage: put clip, compress and the like before it")
+    if server.several and any(stage.cost is not None for stage in stages):
+        raise InputError("compression is not possible with several models side by side: leave compress out")
     chosen = reduce or total()
     if chosen.name != "sum" and (server.needs_sum or client.everyone or any(stage.needs_sum for stage in stages)):
         raise InputError(

@@ -119,7 +119,9 @@ class Anatomy:
 
     def _remember(self, params: Params) -> PyTree:
         """The first memory of the client part and of each stage."""
-        return self.algorithm.client.init(params), tuple(stage.remember(params) for stage in self.algorithm.stages)
+        return self.algorithm.client.init(params), tuple(
+            stage.remember(params, self.model.tables) for stage in self.algorithm.stages
+        )
 
     def _values(self, sizes: Sizes) -> PyTree:
         """Update and extra of a message, after all stages."""

@@ -374,7 +374,11 @@ S(i); up the message with the rows that trained, 4 bytes for each row's number, 
 
 **Robust reductions** (`reduce=`): a row is reduced over the clients of the cohort that hold it. `trimmed`, `median`
 (Yin et al. 2018), `geometric` (RFA, Pillutla et al. 2022), `krum` (Blanchard et al. 2017; two clients are compared on what
-both hold), `worst` (superquantile). `clip` bounds each client's norm.
+both hold), `worst` (superquantile). `clip` bounds each client's norm. Coordinate-wise reductions protect a row only where
+enough clients of the cohort hold it (`trimmed` cuts nothing from rows with fewer than 1 / share holders), so cold rows need
+`clip`, `krum` or `geometric`, which judge whole clients. `benchmarks/robust.py` draws what a fifth of bad clients does:
+
+![Test loss under attack, by reduction](images/robust.png)
 
 **Compression** (`compress=`): `quantise` (QSGD, Alistarh et al. 2017), `largest` (top-k), `random` (random-k), `sign`,
 `low_rank` (PowerSGD, Vogels et al. 2019, dense matrices), with `feedback` (Karimireddy et al. 2019).

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.client.cluster import pick
+from fedslice.client.cluster import models_in, pick
 from fedslice.evaluate import Evaluator, Scores
 from fedslice.population import Population
 from fedslice.simulate import Run
@@ -14,7 +14,7 @@ def scores(run: Run, population: Population) -> list[Scores]:
     evaluator = Evaluator(run.model, population)
     tables = set(run.model.tables)
     every = run.store.rows(lambda state: state.server, evaluator.ids())
-    count = next(iter(every.values())).shape[int(next(iter(every)) in tables)]
+    count = models_in(every, tables)
     return [evaluator(pick(every, jnp.array(number), tables)) for number in range(count)]
 
 

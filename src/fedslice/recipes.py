@@ -260,6 +260,8 @@ def afl(model: Model, client: Optimizer, *, rate: float = 0.1, stages: Sequence[
     >>> afl(quadratic.example1(clients=4).model, optax.sgd(0.1), rate=0.1, steps=5, batch=1).name
     'afl'
     """
+    if "weights" in more:
+        raise InputError("AFL makes the clients' weights itself: leave weights out")
     if more.get("heat") is not None:
         raise InputError(
             "AFL changes the clients' weights as it goes: heat correction, which needs them, cannot be used"

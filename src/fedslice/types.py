@@ -106,7 +106,7 @@ class Stage(NamedTuple):
     init: Callable[[Params, Rows], PyTree]
     encode: Callable[[PyTree, PyTree, Message, Key], tuple[Message, PyTree]]
     decode: Callable[[PyTree, Message], tuple[Message, PyTree]]
-    remember: Callable[[Params], PyTree] = lambda params: ()
+    remember: Callable[..., PyTree] = lambda params, tables: ()
     cost: Callable[[dict[str, Parcel]], dict[str, Parcel]] | None = None
     weighs: bool = False
     needs_sum: bool = False

@@ -44,7 +44,7 @@ def cluster(
 def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key: Key) -> Array:
     """F_i of each of the offered models over a phase that goes once through the client's examples."""
     tables, local = set(model.tables), model.fresh(key)
-    count = _count(offer, tables)
+    count = models_in(offer, tables)
 
     def add(number: Array, total: Array, batch: Batch, size: Array) -> tuple[Array, Array]:
         each = [mean_loss(model, {**pick(offer, jnp.array(j), tables), **local}, batch, size) for j in range(count)]
@@ -73,6 +73,7 @@ def spread(update: Params, member: Array, tables: set[str]) -> Params:
     return {name: jax.tree.map(rows if name in tables else dense, leaf) for name, leaf in update.items()}
 
 
-def _count(offer: Params, tables: set[str]) -> int:
+def models_in(offer: Params, tables: set[str]) -> int:
+    """How many models stand side by side in ``offer``."""
     name = next(iter(offer))
     return int(jax.tree.leaves(offer[name])[0].shape[int(name in tables)])

@@ -7,7 +7,7 @@ FedDualAvg  y = prox_{t psi}(z),  z <- z - eta g(y),  t <- t + eta    sends z - 
 import jax
 import jax.numpy as jnp
 
-from fedslice.client.local import loop, mean_loss, subtract, work
+from fedslice.client.local import check_rate, loop, mean_loss, subtract, work
 from fedslice.model import Model
 from fedslice.prox import Regulariser
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
@@ -30,6 +30,8 @@ def mirror(
     >>> mirror(quadratic.example1(clients=4).model, l1(0.1), 0.5, steps=1, batch=1).rows
     'held'
     """
+
+    check_rate(rate)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         local = model.fresh(key)
@@ -64,6 +66,8 @@ def dual(
     >>> dual(quadratic.example1(clients=4).model, l1(0.1), 0.5, steps=1, batch=1).rows
     'touched'
     """
+
+    check_rate(rate)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         start, time = offer

@@ -26,11 +26,12 @@ def dane(
     'held'
     """
     check_optimizer(optimizer)
+    pull = proximal(mu)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         params, mean = offer
         own, _ = full_gradient(model, params, data.phases[1], data.examples, key)
-        corrections = [shift(subtract(mean, own)), proximal(mu)]
+        corrections = [shift(subtract(mean, own)), pull]
         end, metrics = descend(model, optimizer, params, data.phases[0], key, corrections)
         return Message(subtract(end, params), data.examples, metrics), memory
 

@@ -24,6 +24,12 @@ def check_optimizer(optimizer: optax.GradientTransformation) -> None:
         raise InputError(f"an optax optimizer is needed, such as optax.sgd(0.1), got {optimizer!r}")
 
 
+def check_rate(rate: float) -> None:
+    """Refuse a learning rate that is not positive."""
+    if not rate > 0:
+        raise InputError(f"a client rate of {rate} is not possible: give a positive number")
+
+
 def work(steps: int | None, epochs: int | None, batch: int) -> Work:
     """Local work, checked; one epoch where nothing is said."""
     if steps is not None and epochs is not None:
@@ -38,7 +44,7 @@ def work(steps: int | None, epochs: int | None, batch: int) -> Work:
 
 def everything(batch: int) -> Work:
     """One pass over all of a client's examples, in large batches: they are only summed."""
-    return work(None, 1, max(batch, 128))
+    return work(None, 1, batch)._replace(batch=max(batch, 128))
 
 
 def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:

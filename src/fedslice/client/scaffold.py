@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import descend, everything, full_gradient, shift, subtract, work
+from fedslice.client.local import check_rate, descend, everything, full_gradient, shift, subtract, work
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Client, Data, Key, Message, PyTree
@@ -29,6 +29,8 @@ def scaffold(
     if option not in (1, 2):
         raise InputError(f"option={option}: SCAFFOLD has options 1 (a full gradient) and 2 (from the local steps)")
     local = work(steps, epochs, batch)
+
+    check_rate(rate)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         params, c = offer

@@ -2,13 +2,14 @@
 
     z_m = sum_i b_i delta_{i,m} / sum_i b_i over the holders of m,   b_i = w_i / max(eps, ||delta_i - z on S(i)||)
 
-A few Weiszfeld steps from the mean.
+A few Weiszfeld steps from the coordinate-wise median.
 """
 
 import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
+from fedslice.reduce.coordinate import median
 from fedslice.reduce.holders import distances, expand, full, masses, unweighted, weighted
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
@@ -19,15 +20,19 @@ def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
     >>> geometric().name
     'geometric'
     """
-    if steps < 1:
-        raise InputError(f"geometric(steps={steps}): at least one step is needed")
+    if steps < 1 or not floor > 0:
+        raise InputError(f"geometric(steps={steps}, floor={floor}): steps must be at least 1 and floor positive")
 
     def apply(cohort: Cohort) -> tuple[PyTree, Array]:
         values = unweighted(cohort)
-        trust = cohort.weight
-        for _ in range(steps):
-            centre = per_row(cohort, weighted(cohort, trust))
+
+        def step(number: Array, centre: PyTree) -> PyTree:
             trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
+            return per_row(cohort, weighted(cohort, trust))
+
+        first = per_row(cohort, median().apply(cohort)[0])  # an outlier, however far, does not move the start
+        centre = jax.lax.fori_loop(0, steps - 1, step, first)
+        trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
         return weighted(cohort, trust), jnp.sum(cohort.weight)
 
     return Reduce("geometric", apply)

@@ -13,6 +13,8 @@ from fedslice.reduce.holders import full, unweighted, weighted
 from fedslice.reduce.total import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
+HUGE = 3e38  # of clients that cannot be compared: worse than all others, better than the dead
+
 
 def krum(bad: float = 0.2, keep: int = 1) -> Reduce:
     """``bad`` is the share of clients that may be bad, ``keep`` how many are averaged (more than one: multi-Krum).
@@ -30,7 +32,9 @@ def krum(bad: float = 0.2, keep: int = 1) -> Reduce:
         near = jnp.clip(count - jnp.floor(bad * count).astype(count.dtype) - 2, 1, None)
         ordered = jnp.sort(jnp.where(alive[None, :] & ~jnp.eye(len(alive), dtype=bool), gaps, jnp.inf), axis=1)
         taken = jnp.arange(len(alive))[None, :] < near
-        score = jnp.sum(jnp.where(taken & jnp.isfinite(ordered), ordered, 0), axis=1)
+        known = taken & (ordered < jnp.inf)
+        score = jnp.sum(jnp.where(known, ordered, 0), axis=1) / jnp.maximum(jnp.sum(known, axis=1), 1)
+        score = jnp.where(jnp.any(known, axis=1), score, HUGE)
         rank = jnp.argsort(jnp.argsort(jnp.where(alive, score, jnp.inf)))
         trust = jnp.where(alive & (rank < keep), cohort.weight, 0)
         return weighted(cohort, trust), jnp.sum(cohort.weight)
@@ -54,7 +58,9 @@ def _gaps(cohort: Cohort) -> Array:
         leaf(tag, x) for tag, x in zip(jax.tree.leaves(cohort.tags), jax.tree.leaves(unweighted(cohort)), strict=True)
     ]
     gap, common = (sum(parts, jnp.zeros(())) for parts in zip(*pairs, strict=True))
-    return jnp.where(common > 0, jnp.maximum(gap, 0) / jnp.maximum(common, 1), jnp.inf)
+    return jnp.where(
+        common > 0, jnp.clip(jnp.nan_to_num(gap, nan=HUGE, posinf=HUGE), 0, HUGE) / jnp.maximum(common, 1), jnp.inf
+    )
 
 
 def worst(share: float) -> Reduce:
@@ -70,7 +76,7 @@ def worst(share: float) -> Reduce:
         alive = cohort.weight > 0
         loss = jnp.where(alive, cohort.metrics["start_loss"], -jnp.inf)
         rank = jnp.argsort(jnp.argsort(-loss))
-        chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive)))
+        chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive) - 1e-4))
         masked = jax.tree.map(lambda x: jnp.where(chosen.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0), cohort.values)
         return add(cohort._replace(values=masked)), jnp.sum(jnp.where(chosen, cohort.weight, 0))
 

@@ -23,8 +23,8 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
     >>> server = cluster(quadratic.example1(clients=4).model, 2)
     """
     tables = set(model.tables)
-    if models < 1:
-        raise InputError(f"models={models}: at least one is needed")
+    if models < 1 or spread < 0:
+        raise InputError(f"models={models}, spread={spread}: at least one model, and no negative noise")
 
     def init(params: Params, rows: Rows) -> PyTree:
         return {name: _copies(leaf, rows.get(name), place) for place, (name, leaf) in enumerate(params.items())}

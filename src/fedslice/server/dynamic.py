@@ -6,6 +6,7 @@ lambda <- lambda + (|S| / N) mu mean(y_i - x),     x <- x + mean(y_i - x) + lamb
 import jax
 import jax.numpy as jnp
 
+from fedslice.errors import InputError
 from fedslice.server.scaffold import check_participation
 from fedslice.types import Message, Params, PyTree, Rows, Server
 
@@ -16,6 +17,8 @@ def dynamic(mu: float, participation: float) -> Server:
     >>> server = dynamic(0.1, participation=0.5)
     """
     check_participation(participation)
+    if not mu > 0:
+        raise InputError(f"mu={mu} must be positive: the dual is divided by it")
 
     def init(params: Params, rows: Rows) -> PyTree:
         return params, jax.tree.map(jnp.zeros_like, params)

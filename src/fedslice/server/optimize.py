@@ -9,6 +9,7 @@ move, costs nothing, and keeps its moments.  Step counters are global.
 import jax
 import optax
 
+from fedslice.client.local import check_optimizer
 from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
@@ -18,6 +19,7 @@ def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
     >>> server = optimize(optax.sgd(1.0, momentum=0.9))
     """
     chosen = optax.sgd(1.0) if optimizer is None else optimizer
+    check_optimizer(chosen)
 
     def init(params: Params, rows: Rows) -> PyTree:
         return params, chosen.init(params)

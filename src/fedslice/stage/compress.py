@@ -5,7 +5,7 @@
 Put it before the mean.  What arrives is what a real server would decode; ``cost`` counts the bytes that would be sent.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
@@ -31,9 +31,10 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
     False
     """
 
-    def remember(params: Params) -> PyTree:
+    def remember(params: Params, tables: Collection[str]) -> PyTree:
         error = jax.tree.map(jnp.zeros_like, params) if feedback else ()
-        return error, [compressor.remember(leaf) for leaf in jax.tree.leaves(params)]
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        return error, [() if path[0].key in tables else compressor.remember(leaf) for path, leaf in leaves]
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         error, own = memory
@@ -57,11 +58,12 @@ def quantise(levels: int = 127) -> Compressor:
 
     Bytes: log2(2 levels + 1) bits for each number and 4 for the norm; 127 levels are one byte.
     """
-    if levels < 1:
-        raise InputError(f"quantise({levels}): at least one level is needed")
+    if levels < 1 or int(levels) != levels:
+        raise InputError(f"quantise({levels}): give a whole number of levels, at least one")
 
     def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
-        size = jnp.sqrt(jnp.sum(values**2))
+        most = jnp.maximum(jnp.max(jnp.abs(values)), 1e-30)  # so that squares do not overflow
+        size = most * jnp.sqrt(jnp.sum((values / most) ** 2))
         scaled = jnp.abs(values) / jnp.maximum(size, 1e-30) * levels
         steps = jnp.floor(scaled + jax.random.uniform(key, values.shape))
         return jnp.sign(values) * steps * size / levels, memory
@@ -77,7 +79,7 @@ def largest(share: float) -> Compressor:
     def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
         flat = jnp.abs(values.reshape(-1))
         order = -jnp.sort(-flat)
-        count = jnp.ceil(share * jnp.sum(flat > 0)).astype(jnp.int32)
+        count = jnp.ceil(share * jnp.sum(flat > 0) - 1e-4).astype(jnp.int32)  # 0.3 x 50 is 15
         limit = order[jnp.maximum(count - 1, 0)]
         return jnp.where(jnp.abs(values) >= limit, values, 0), memory
 

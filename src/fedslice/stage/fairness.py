@@ -53,6 +53,8 @@ def agnostic(rate: float) -> Stage:
     >>> agnostic(0.1).weighs
     False
     """
+    if not rate >= 0:
+        raise InputError(f"agnostic({rate}): the rate of the ascent must not be negative")
 
     def init(params: Params, rows: Rows) -> PyTree:
         return {"mean_loss": jnp.zeros(()), "started": jnp.zeros(())}
@@ -70,4 +72,4 @@ def agnostic(rate: float) -> Stage:
         kept = {"mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"]), "started": jnp.ones(())}
         return total._replace(extra=extra), kept
 
-    return Stage(init, encode, decode, remember=lambda params: jnp.zeros(()))
+    return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()))

@@ -9,6 +9,7 @@ for a proximal term.
 import jax
 import jax.numpy as jnp
 
+from fedslice.errors import InputError
 from fedslice.types import Array, Key, Message, PyTree, Stage
 
 
@@ -18,6 +19,8 @@ def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
     >>> float(progress(jnp.array(3.0), momentum=0.5, proximal=0.0))
     4.25
     """
+    if not 0 <= momentum < 1 or not 0 <= proximal < 1:
+        raise InputError(f"nova(momentum={momentum}, proximal={proximal}): both must be from 0 to below 1")
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         size = jnp.maximum(progress(message.metrics["steps"], momentum, proximal), 1e-30)
