@@ -230,10 +230,10 @@ def test_labels_other_than_0_and_1_are_refused(clicks: Path, capsys: pytest.Capt
 def test_demo_draws_its_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedslice import cli, registry
+    from fedslice import commands, registry
 
     small = registry.TASKS["movielens-lr"]._replace(synthetic=lambda scale: registry.movielens_lr.synthetic(scale=0.02))
-    monkeypatch.setitem(cli.TASKS, "movielens-lr", small)
+    monkeypatch.setitem(commands.TASKS, "movielens-lr", small)
     assert main(["demo", "--out", str(tmp_path)]) == 0
     assert "mean |w| fedsubavg" in capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == {"curves.png", "cold-rows.png", "table.txt"}

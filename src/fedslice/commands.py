@@ -1,0 +1,245 @@
+"""What the subcommands of ``fedslice`` do."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedslice import export, report
+from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for
+from fedslice.errors import DivergedError, InputError
+from fedslice.experiment import Experiment, Scorer
+from fedslice.frames import from_file
+from fedslice.progress import show
+from fedslice.registry import TASKS
+from fedslice.tasks import logistic, ratings
+from fedslice.tasks.base import Task
+
+
+def algorithms(options: argparse.Namespace) -> None:
+    """List the algorithms, or show one."""
+    if options.markdown:
+        print(page(), end="")
+    elif options.name:
+        print(find_method(options.name).text(options.name))
+        print("Settings that all share: fedslice run --help.")
+    else:
+        listing({name: method.summary for name, method in ALGORITHMS.items()})
+
+
+def listing(summaries: dict[str, str]) -> None:
+    """Names with one line about each."""
+    width = max(map(len, summaries))
+    for name, summary in summaries.items():
+        print(f"{name:<{width}}  {summary}")
+
+
+def _task(options: argparse.Namespace) -> Task:
+    """The task that the options ask for."""
+    if options.task == "lr" or options.data is not None:
+        return _own(options)
+    if options.task not in TASKS:
+        raise InputError(f"there is no task {options.task!r}; there are {', '.join(TASKS)}, and lr for your own --data")
+    workload = TASKS[options.task]
+    if options.synthetic or workload.load is None:
+        if not 0 < options.scale <= 100:
+            raise InputError(f"--scale {options.scale}: give a number above 0, up to 100")
+        return workload.synthetic(scale=options.scale)
+    if options.data_dir is not None:
+        return workload.load(options.data_dir)
+    home = Path(os.environ.get("FEDSLICE_DATA", Path.home() / ".cache" / "fedslice"))
+    say(f"looking for the data in {home} (set FEDSLICE_DATA to change this)")
+    return workload.load(ratings.fetch_ml1m(home))
+
+
+def _own(options: argparse.Namespace) -> Task:
+    missing = [f"--{name}" for name in ("data", "client", "label", "features") if getattr(options, name) is None]
+    if options.task != "lr" or missing:
+        raise InputError(
+            "your own data go with the task lr: fedslice run lr --data clicks.parquet --client user --label clicked "
+            f"--features item,category (missing here: {', '.join(missing) or 'the task name lr'})"
+        )
+    fields = _names(options.features)
+    people = from_file(options.data, client=options.client, label=options.label, features=fields)
+    return logistic.from_population(people, fields, options.label)
+
+
+def _experiment(options: argparse.Namespace, task: Task, algorithm: str, seed: int, **more: Any) -> Experiment:
+    method = find_method(algorithm)
+    for key in {change.partition("=")[0].strip() for change in options.set} & set(method.unused):
+        say(f"note: {algorithm} does not use {key}")
+    several = "algorithms" in options
+    return Experiment(
+        task,
+        algorithm,
+        settings_for(task, algorithm, options.set, others=several),
+        options.rounds,
+        seed,
+        options.eval_every,
+        progress=sys.stderr.isatty(),
+        tell=say,
+        **more,
+    )
+
+
+def run_task(options: argparse.Namespace) -> None:
+    """Train one algorithm."""
+    find_method(options.algorithm)
+    task = _task(options)
+    out = options.out or _free(Path("runs"), f"{task.name}-{options.algorithm}")
+    emit = _print_json if options.json else _print_line
+    experiment = _experiment(options, task, options.algorithm, options.seed, out=out, emit=emit)
+    say(f"{task.name} on {task.source}: {len(task.train):,} clients, {task.train.examples:,} training examples")
+    done = experiment.execute()
+    if not options.json:
+        print(_closing(experiment, done))
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Train several with several seeds; table and picture."""
+    for name in options.algorithms:
+        find_method(name)
+    if len(set(options.algorithms)) < len(options.algorithms):
+        raise InputError("an algorithm is named twice")
+    seeds = _seeds(options.seeds)
+    task = _task(options)
+    out = options.out or _free(Path("runs"), f"{task.name}-compare")
+    scorer = Scorer(task)
+    groups: dict[str, list[Experiment]] = {}
+    failures: list[str] = []
+    for name in options.algorithms:
+        for seed in seeds:
+            run = _experiment(options, task, name, seed, out=out / f"{name}-seed{seed}", scorer=scorer)
+            try:
+                done = run.execute()
+            except DivergedError as error:
+                failures.append(f"{name} seed {seed}: {error}")
+                say(failures[-1])
+                continue
+            groups.setdefault(name, []).append(run)
+            if options.json:
+                _print_json({"algorithm": name, "seed": seed, **run.lines[-1], **done})
+            else:
+                say(f"{name} seed {seed}: {_figures(run.lines[-1])}")
+    if groups:
+        _show(groups, out, task, options.json)
+    return DivergedError.exit_code if failures else 0
+
+
+def _show(groups: dict[str, list[Experiment]], out: Path, task: Task, as_json: bool) -> None:
+    table = report.comparison(groups)
+    (out / "table.txt").write_text(table + "\n", encoding="utf-8")
+    stream = sys.stderr if as_json else sys.stdout
+    print(f"\n{table}\n\ntable: {out / 'table.txt'}", file=stream)
+    print(f"curves: {report.curves(groups, out / 'curves.png', f'{task.name}: {task.source}')}", file=stream)
+
+
+def demo(options: argparse.Namespace) -> None:
+    """FedAvg and FedSubAvg side by side."""
+    say("MovieLens-like ratings, a quarter of the real size: every client holds a few of the rows of one weight table.")
+    task = TASKS["movielens-lr"].synthetic(scale=0.25)
+    heat = task.train.heat(task.model)
+    print(report.text_histogram(heat))
+    print(f"heat dispersion {heat.dispersion:,.0f}: the hottest row has so many times the clients of the coldest\n")
+    groups: dict[str, list[Experiment]] = {}
+    models = {}
+    scorer = Scorer(task)
+    for name in ("fedavg", "fedsubavg"):
+        run = Experiment(
+            task, name, settings_for(task, name, []), 200, 0, 10, None, scorer, progress=sys.stderr.isatty()
+        )
+        live = run.start()
+        run.execute(live)
+        groups[name] = [run]
+        models[name] = export.model_of(live)
+    options.out.mkdir(parents=True, exist_ok=True)
+    _show(groups, options.out, task, as_json=False)
+    picture = options.out / "cold-rows.png"
+    print(f"\n{report.learned_by_heat(models, 'weight', picture)}\n\npicture: {picture}")
+
+
+def heat(options: argparse.Namespace) -> None:
+    """Heat of a task or a file."""
+    if options.task not in TASKS and Path(options.task).suffix:
+        options.data, options.task = Path(options.task), "lr"
+    task = _unlabelled(options) if options.data is not None else _task(options)
+    heat, figures = task.train.heat(task.model), task.train.summary(task.model)
+    if options.json:
+        edges, rows = heat.histogram()
+        _print_json({**figures, "histogram": {"edges": edges.tolist(), "rows": rows.tolist()}})
+    else:
+        print(report.text_histogram(heat) + "\n")
+        cells = [[key, f"{value:,.4g}" if value < 1 else f"{value:,.0f}"] for key, value in figures.items()]
+        print(report.text_table(["", ""], cells))
+    if options.png:
+        print(f"picture: {report.heat_picture(heat, options.png, task.name)}", file=sys.stderr)
+
+
+def _unlabelled(options: argparse.Namespace) -> Task:
+    """Heat needs no label and no split."""
+    if options.client is None or options.features is None:
+        raise InputError(
+            "the heat of a file needs its columns: fedslice heat FILE --client user --features item,category"
+        )
+    fields = _names(options.features)
+    people = from_file(options.data, client=options.client, features=fields)
+    return logistic.whole(people, fields)
+
+
+def export_run(options: argparse.Namespace) -> None:
+    """The trained rows under their names."""
+    for file in export.export(export.read_model(options.run), options.file):
+        print(f"written: {file}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds {text}: give a number of seeds, or seeds separated by commas") from None
+    if len(numbers) == 1 and numbers[0] < 1:
+        raise InputError("--seeds must be at least 1")
+    return list(range(numbers[0])) if len(numbers) == 1 else numbers
+
+
+def _free(folder: Path, name: str) -> Path:
+    """The first of name-1, name-2 ... that is not there yet."""
+    number = 1
+    while (folder / f"{name}-{number}").exists():
+        number += 1
+    return folder / f"{name}-{number}"
+
+
+def _figures(line: dict[str, Any]) -> str:
+    figures = ", ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in Experiment.figures(line).items())
+    return f"round {line['round']}: {figures}"
+
+
+def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
+    target, speed = experiment.task.target, done["ms_per_round"]
+    reached = f"{target.metric} {target.value:g} reached in round {done['rounds_to_target']}" if target else ""
+    if target and done["rounds_to_target"] is None:
+        reached = f"{target.metric} {target.value:g} not reached in {done['rounds']} rounds"
+    pace = f"{speed:.2f} ms a round" if speed is not None else ""
+    return "\n".join(filter(None, [reached, pace, f"run folder: {done['out']}"]))
+
+
+def _print_line(line: dict[str, Any]) -> None:
+    if "done" not in line:
+        show(_figures(line), sys.stdout)
+
+
+def _print_json(line: dict[str, Any]) -> None:
+    strict = {key: None if isinstance(value, float) and value != value else value for key, value in line.items()}
+    show(json.dumps(strict), sys.stdout)
+
+
+def say(text: str) -> None:
+    """A line for the person, on standard error."""
+    show(text, sys.stderr)
