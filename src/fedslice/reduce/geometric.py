@@ -2,15 +2,15 @@
 
     z_m = sum_i b_i delta_{i,m} / sum_i b_i over the holders of m,   b_i = w_i / max(eps, ||delta_i - z on S(i)||)
 
-A few Weiszfeld steps from the coordinate-wise median.
+A few Weiszfeld steps from zero, where a client far off has little weight.
 """
 
 import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.reduce.coordinate import median
 from fedslice.reduce.holders import distances, expand, full, masses, unweighted, weighted
+from fedslice.reduce.total import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 
@@ -30,7 +30,7 @@ def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
             trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
             return per_row(cohort, weighted(cohort, trust))
 
-        first = per_row(cohort, median().apply(cohort)[0])  # an outlier, however far, does not move the start
+        first = jax.tree.map(jnp.zeros_like, add(cohort))  # no update: an outlier, however far, does not move the start
         centre = jax.lax.fori_loop(0, steps - 1, step, first)
         trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
         return weighted(cohort, trust), jnp.sum(cohort.weight)
