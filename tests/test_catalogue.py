@@ -74,11 +74,21 @@ def test_one_expression_and_one_command_line_are_the_same() -> None:
         ("fedavg", "q=1", "there is no setting 'q'"),
         ("feddualavg", "regulariser=l7", "is not known"),
         ("scaffold", "option=3", "options 1"),
+        ("feddyn", "clip=1", "leave out clip"),
+        ("fedpd", "compress=sign", "leave out clip"),
+        ("ifca", "reduce=median", "zeros for the models"),
+        ("ifca", "compress=sign", "several models"),
+        ("fednova", "client=adam", "not adam"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, change: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         find_method(name).build(TASK, settings_for(TASK, name, ["cohort=10", change]))
+
+
+def test_heat_and_weighted_sampling_do_not_go_together() -> None:
+    with pytest.raises(InputError, match="sampler=weighted"):
+        find_method("fedsubavg").build(TASK, settings_for(TASK, "fedsubavg", ["sampler=weighted"]))
 
 
 def test_fedpd_needs_everyone() -> None:
@@ -97,8 +107,8 @@ def test_comparing_passes_over_settings_of_others() -> None:
 def test_schedules() -> None:
     warm_then_fall = schedule("warmup:10+linear:20")
     assert warm_then_fall is not None
-    # At round 5: half warmed up, three quarters of the fall left.
-    assert float(warm_then_fall(5)) == pytest.approx(0.5 * 0.75)
+    # After 5 rounds: the sixth of ten steps of warming up, three quarters of the fall left.
+    assert float(warm_then_fall(5)) == pytest.approx(0.6 * 0.75)
     assert schedule("constant") is None
     settings = Settings({"steps": 3, "epochs": 0, "batch": 4})
     assert settings.work == {"steps": 3, "batch": 4}

@@ -58,7 +58,7 @@ def posterior(model: Model, population: Population) -> Algorithm:
     return fs.recipes.fedpa(model, optax.sgd(0.1), samples=2, window=1, burn_in=1, batch=4)
 
 
-R, P = fs.recipes, {"participation": 4 / 7}
+R, P = fs.recipes, {"clients": 7}
 MOMENTUM = optax.sgd(0.05, momentum=0.5)
 TOP = fs.stage.compress(fs.stage.largest(0.3), feedback=True)
 EVERYTHING: dict[str, Any] = {
@@ -84,7 +84,7 @@ RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "fednova": lambda model, _: R.fednova(model, optax.sgd(0.1, momentum=0.5), momentum=0.5, epochs=2, batch=4),
     "scaffold-1": built(R.scaffold, 0.05, option=1, heat=True, **P),
     "scaffold-2": built(R.scaffold, 0.05, option=2, heat=True, **P),
-    "scaffold-approximate": built(R.scaffold_approximate, optax.sgd(0.1), **P),
+    "scaffold-approximate": built(R.scaffold_approximate, optax.sgd(0.1), participation=4 / 7),
     "mime": built(R.mime, MOMENTUM, heat=True),
     "mimelite": built(R.mimelite, MOMENTUM),
     "feddane": built(R.feddane, optax.sgd(0.05), mu=0.5, heat=True),
@@ -333,6 +333,7 @@ class InTurn(fs.sampling.Sampler):
 
 
 HALF = {"participation": 0.5}
+TWO = {"clients": 2}  # of which one takes part
 IDLE: dict[str, tuple[Callable[..., Any], Callable[[float, float], float]]] = {
     # m <- 0.5 m + d, x <- x + m
     "fedavgm": (avg(server=optax.sgd(1.0, momentum=0.5)), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
@@ -342,9 +343,9 @@ IDLE: dict[str, tuple[Callable[..., Any], Callable[[float, float], float]]] = {
         lambda x0, x1: x1 + 0.5 * (x1 - x0),
     ),
     # lambda / mu is p move after round 1, x1 - x0 = (1 + p) move; in round 2 x moves by lambda / mu alone
-    "feddyn": (built(R.feddyn, optax.sgd(0.1), mu=0.5, **HALF), lambda x0, x1: x1 + (x1 - x0) / 3),
+    "feddyn": (built(R.feddyn, optax.sgd(0.1), mu=0.5, **TWO), lambda x0, x1: x1 + (x1 - x0) / 3),
     # c = p c_0+ = p (x0 - x1) / (tau eta); the second client takes tau steps of -eta c
-    "scaffold": (built(R.scaffold, 0.05, heat=True, **HALF), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
+    "scaffold": (built(R.scaffold, 0.05, heat=True, **TWO), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
     # the trace is the full gradient at x0, 2 (x0 - 1); three frozen steps of 0.05 with 0.5 of it
     "mimelite": (built(R.mimelite, MOMENTUM), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
     "mime": (built(R.mime, MOMENTUM, heat=True), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),

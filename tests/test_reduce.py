@@ -232,8 +232,8 @@ def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
     """Without dense leaves, a client whose rows no other holds has no gaps at all."""
     values = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
     places = jnp.asarray([[0, 1]] * 5 + [[2, 3]])
-    cohort = Cohort({"w": jnp.asarray(values)}, jnp.ones(6), {}, {"w": "w"}, {"w": places}, {"w": 4})
-    out = np.asarray(jax.jit(lambda: fs.reduce.krum(0.2).apply(cohort)[0]["w"])())
+    cohort = Cohort({"update": jnp.asarray(values)}, jnp.ones(6), {}, {"update": "w"}, {"w": places}, {"w": 4})
+    out = np.asarray(jax.jit(lambda: fs.reduce.krum(0.2).apply(cohort)[0]["update"])())
     assert np.all(out[:2] != 0)
     assert not out[2:].any()
 
@@ -309,3 +309,16 @@ def test_identical_updates_give_fedavg(name: str) -> None:
     if name in ("krum", "worst"):
         plain, robust = plain["dense"], robust["dense"]
     assert_params_close(robust, plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", [fs.reduce.geometric(), fs.reduce.krum(0.2, keep=3)], ids=["geometric", "krum"])
+def test_clients_are_judged_by_their_updates_alone(reduction: Any) -> None:
+    """Extras of another size (steps, losses, memberships) must not decide whom to trust."""
+    rng = np.random.default_rng(1)
+    update = jnp.asarray(rng.normal(size=(7, 3)).astype(np.float32))
+    results = []
+    for scale in (0.0, 1e4):
+        values = {"update": update, "steps": jnp.asarray(scale * rng.random(7).astype(np.float32))}
+        cohort = Cohort(values, jnp.ones(7), {}, {"update": "", "steps": ""}, {}, {})
+        results.append(np.asarray(reduction.apply(cohort)[0]["update"]))
+    np.testing.assert_allclose(*results, rtol=1e-6)

@@ -71,7 +71,7 @@ def test_heat_of_another_model() -> None:
 # -- variates on tables -----------------------------------------------------------------------------------------------
 
 VARIATES: dict[str, Callable[..., Any]] = {
-    "SCAFFOLD": lambda model, **more: fs.recipes.scaffold(model, 0.1, participation=0.5, **more),
+    "SCAFFOLD": lambda model, **more: fs.recipes.scaffold(model, 0.1, clients=4, **more),
     "Mime": lambda model, **more: fs.recipes.mime(model, SGD, **more),
     "FedDANE": lambda model, **more: fs.recipes.feddane(model, SGD, **more),
 }
@@ -101,8 +101,8 @@ def test_afl_refuses_heat() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda more: fs.recipes.scaffold(dense(), 0.1, participation=0.5, **more),
-        lambda more: fs.recipes.feddyn(dense(), SGD, participation=0.5, **more),
+        lambda more: fs.recipes.scaffold(dense(), 0.1, clients=4, **more),
+        lambda more: fs.recipes.feddyn(dense(), SGD, clients=4, **more),
         lambda more: fs.recipes.fedpd(dense(), SGD, **more),
         lambda more: fs.algorithm(local(), [fs.stage.qffl(1.0, 0.1)], fs.server.optimize(), name="qffl", **more),
     ],
@@ -140,9 +140,9 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "qffl q": (lambda: fs.stage.qffl(-1, 0.1), "q-FFL needs q >= 0 and a positive client rate, got q=-1"),
     "qffl rate": (lambda: fs.recipes.qffl(MODEL, 0.0), "q-FFL needs .* rate=0.0"),
     "proximal": (lambda: fs.recipes.fedprox(MODEL, SGD, mu=-1), "mu=-1 must not be negative"),
-    "dynamic": (lambda: fs.recipes.feddyn(MODEL, SGD, mu=0, participation=1), "mu=0 must be positive"),
-    "feddyn share": (lambda: fs.recipes.feddyn(MODEL, SGD, participation=0), "participation=0 must be the share"),
-    "scaffold share": (lambda: fs.recipes.scaffold(dense(), 0.1, participation=1.5), "participation=1.5 must be"),
+    "dynamic": (lambda: fs.recipes.feddyn(MODEL, SGD, mu=0, clients=4), "mu=0 must be positive"),
+    "feddyn share": (lambda: fs.recipes.feddyn(MODEL, SGD, clients=0), "clients=0 must be the number"),
+    "scaffold share": (lambda: fs.recipes.scaffold(dense(), 0.1, clients=0), "clients=0 must be"),
     "approximate": (lambda: fs.recipes.scaffold_approximate(MODEL, SGD, participation=-1), "participation=-1 must be"),
     "option": (lambda: fs.client.scaffold(MODEL, 0.1, option=3), "option=3: SCAFFOLD has options 1 .* and 2"),
     "posterior": (lambda: fs.recipes.fedpa(MODEL, SGD, samples=0), "FedPA needs samples >= 1, window >= 1"),

@@ -38,4 +38,8 @@ def algorithm(
             f"{name} works on the plain sum of its clients' messages, which {chosen.name} is not: use reduce=sum, or "
             "an algorithm without such state (fedavg, fedsubavg, fedprox, ...)"
         )
+    if any(stage.alters for stage in stages) and (server.needs_update or client.everyone):
+        raise InputError(f"{name} keeps duals that must match the updates sent: leave out clip, compress and nova")
+    if server.several and not chosen.name.startswith(("sum", "worst")):
+        raise InputError(f"{name} sends zeros for the models a client did not choose, which {chosen.name} would count")
     return Algorithm(name, client, tuple(stages), server, chosen, survey)

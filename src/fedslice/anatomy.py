@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedslice.client.cluster import models_in
 from fedslice.engine import PER_CLIENT, Tags
 from fedslice.plan import Traffic
 from fedslice.population import Population
@@ -32,6 +33,9 @@ class Anatomy:
         self.offer_width = self._width(self._offer, tags.offer)
         self.values_width = self._width(self._values, tags.values)
         self.message_leaves = jax.tree_util.tree_leaves_with_path(self._shapes(self._values))
+        if algorithm.server.several:  # a client sends the update of one of the models
+            count = models_in(self._shapes(self._offer), set(self.model.tables))
+            self.values_width = {name: width // count for name, width in self.values_width.items()}
         mean = {name: int(np.ceil(space.sizes.mean())) for name, space in spaces.items()}
         self.numbers = sum(width * mean.get(name, 1) for name, width in self.offer_width.items()) // 4
         self.compressed = any(stage.cost is not None for stage in algorithm.stages)
@@ -71,8 +75,8 @@ class Anatomy:
         numbers = 4 * sum(rows for name, rows in up.items() if name)
         surveyed = sum(width * up[name] for name, width in self.survey_width.items())
         plain = sum(width * up[name] for name, width in self.values_width.items())
-        sent = self._encoded(traffic) if self.compressed else plain
-        return sum(width * down[name] for name, width in self.offer_width.items()), numbers + surveyed + sent
+        sent = self._encoded(traffic) if self.compressed else plain + numbers
+        return sum(width * down[name] for name, width in self.offer_width.items()), surveyed + sent
 
     def _encoded(self, traffic: Traffic) -> int:
         """Bytes of the values of all messages after the stages that compress them."""
@@ -82,6 +86,8 @@ class Anatomy:
             numbers = rows * float(np.prod(leaf.shape))  # tables were traced with one row
             shape = None if tag else leaf.shape
             wire[jax.tree_util.keystr(path)] = Parcel(numbers, numbers * leaf.dtype.itemsize, shape)
+        rows = sum((counts.astype(np.float64) for counts in traffic.rows_up.values()), np.zeros(traffic.clients))
+        wire["rows"] = Parcel(rows, 4 * rows, None)
         for stage in self.algorithm.stages:
             wire = stage.cost(wire) if stage.cost is not None else wire
         return int(sum(parcel.bytes.sum() for parcel in wire.values()))

@@ -13,6 +13,10 @@ from fedslice.types import Algorithm
 
 
 def _heat(task: Task, s: Settings) -> Heat | None:
+    if s.values.get("heat") and s.sampler == "weighted":
+        raise InputError(
+            "heat correction with sampler=weighted is not possible: use uniform sampling, weights=examples"
+        )
     return task.train.heat(task.model) if s.values.get("heat", False) else None
 
 
@@ -38,10 +42,14 @@ def family(recipe: Callable[..., Algorithm], *corrected: str) -> Callable[[Task,
     return build
 
 
+def _clients(task: Task) -> int:
+    """N."""
+    return max(1, int((task.train.counts > 0).sum()))
+
+
 def _share(task: Task, s: Settings) -> float:
     """K / N."""
-    clients = max(1, int((task.train.counts > 0).sum()))
-    return 1.0 if s.sampler == "full" else min(1.0, s.cohort / clients)
+    return 1.0 if s.sampler == "full" else min(1.0, s.cohort / _clients(task))
 
 
 def fedsubavg(task: Task, s: Settings) -> Algorithm:
@@ -52,7 +60,7 @@ def fedsubavg(task: Task, s: Settings) -> Algorithm:
 def fedsgd(task: Task, s: Settings) -> Algorithm:
     """One full gradient a client."""
     more = _without(_more(task, s), "steps", "epochs", "batch")
-    return recipes.fedsgd(task.model, server=s.server_optimizer, batch=max(32, s.batch), **more)
+    return recipes.fedsgd(task.model, server=s.server_optimizer, **more)
 
 
 def central(task: Task, s: Settings) -> Algorithm:
@@ -63,10 +71,20 @@ def central(task: Task, s: Settings) -> Algorithm:
     return recipes.central(task.model, s.client_optimizer, steps=steps, batch=clients * s.batch)
 
 
+def fednova(task: Task, s: Settings) -> Algorithm:
+    """The normalisation follows from the clients' optimizer and proximal term."""
+    known = {"sgd": 0.0, "momentum": 0.9}
+    if s.client not in known:
+        raise InputError(f"fednova knows how to normalise {' and '.join(known)} clients, not {s.client}")
+    own = {"momentum": known[s.client], "proximal": s.client_rate * s.mu}
+    more = {**_more(task, s), "server": s.server_optimizer, "schedule": schedule(s.client_schedule)}
+    return recipes.fednova(task.model, s.client_optimizer, corrections=[proximal(s.mu)], **own, **more)
+
+
 def scaffold(task: Task, s: Settings) -> Algorithm:
     """Heat-corrected on tables, by its definition there."""
     more = _without(_more(task, Settings({**s.values, "heat": bool(task.model.tables)})), "weights")
-    own = {"option": s.option, "server_rate": s.server_rate, "participation": _share(task, s)}
+    own = {"option": s.option, "server_rate": s.server_rate, "clients": _clients(task)}
     return recipes.scaffold(task.model, s.client_rate, **own, **more)
 
 
@@ -80,7 +98,9 @@ def mime(lite: bool) -> Callable[[Task, Settings], Algorithm]:
     """Mime or MimeLite."""
 
     def build(task: Task, s: Settings) -> Algorithm:
-        more = _more(task, Settings({**s.values, "heat": s.heat or (bool(task.model.tables) and not lite)}))
+        more = _more(
+            task, Settings({**s.values, "heat": s.values.get("heat") or (bool(task.model.tables) and not lite)})
+        )
         return recipes.mime(task.model, s.client_optimizer, lite=lite, **more)
 
     return build
@@ -95,7 +115,7 @@ def feddane(task: Task, s: Settings) -> Algorithm:
 def feddyn(task: Task, s: Settings) -> Algorithm:
     """With the cohort's share of the clients."""
     more = _without(_more(task, s), "weights")
-    return recipes.feddyn(task.model, s.client_optimizer, mu=s.mu, participation=_share(task, s), **more)
+    return recipes.feddyn(task.model, s.client_optimizer, mu=s.mu, clients=_clients(task), **more)
 
 
 def fedpd(task: Task, s: Settings) -> Algorithm:
@@ -132,14 +152,20 @@ def qffl(task: Task, s: Settings) -> Algorithm:
 
 def afl(task: Task, s: Settings) -> Algorithm:
     """Without heat."""
-    return recipes.afl(
-        task.model, s.client_optimizer, rate=s.weight_rate, **_without(_more(task, s), "heat", "weights")
-    )
+    more = {**_without(_more(task, s), "heat", "weights"), "server": s.server_optimizer}
+    return recipes.afl(task.model, s.client_optimizer, rate=s.weight_rate, schedule=schedule(s.client_schedule), **more)
 
 
 def superquantile(task: Task, s: Settings) -> Algorithm:
     """The reduction is its own."""
-    return recipes.superquantile(task.model, s.client_optimizer, share=s.share, **_without(_more(task, s), "reduce"))
+    return recipes.superquantile(
+        task.model,
+        s.client_optimizer,
+        share=s.share,
+        server=s.server_optimizer,
+        schedule=schedule(s.client_schedule),
+        **_without(_more(task, s), "reduce"),
+    )
 
 
 def ifca(task: Task, s: Settings) -> Algorithm:

@@ -15,7 +15,6 @@ from fedslice.types import Algorithm
 
 Options = Mapping[str, tuple[Any, str]]
 HEAT: Options = {"heat": (False, "correct rows by their heat, as FedSubAvg does")}
-TAKES_ALL = ""
 NEEDS_SUM = "robust reductions (its server state must stay the mean of the clients' memories)"
 
 
@@ -31,7 +30,7 @@ class Method:
     gradients: str
     build: Callable[[Task, Settings], Algorithm]
     memory: str = "none"
-    limits: str = TAKES_ALL
+    limits: str = ""
     options: Options = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     pooled: bool = False
@@ -46,6 +45,7 @@ class Method:
             f"A round sends {self.messages}; gradients of {self.gradients} examples a client; client memory: {self.memory}.",
             f"Cannot be combined with: {self.limits}." if self.limits else "",
             "\nSettings of its own:\n\n" + "\n".join(own) if own else "",
+            f"\nShared settings that it does not use: {', '.join(self.unused)}." if self.unused else "",
         ]
         return "\n".join(line for line in lines if line) + "\n"
 
@@ -87,7 +87,7 @@ ALGORITHMS: dict[str, Method] = {
         "|D_i|",
         builders.fedsgd,
         options=HEAT,
-        unused=("client", "client_rate", "client_schedule", "steps", "epochs"),
+        unused=("client", "client_rate", "client_schedule", "steps", "epochs", "batch"),
     ),
     "central": Method(
         "SGD on the pooled data, as many examples a round: what federation is compared with",
@@ -114,11 +114,11 @@ ALGORITHMS: dict[str, Method] = {
         "updates divided by local progress, so that clients with more steps do not count more",
         "x <- x - tau_eff sum_i p_i G_i / ||a_i||_1,   tau_eff = sum_i p_i ||a_i||_1",
         "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.",
-        "Local epochs over clients of unequal size.",
+        "Local epochs over clients of unequal size. ||a_i||_1 follows from the clients' optimizer (sgd or momentum) and mu.",
         "2d",
         "tau b",
-        builders.family(recipes.fednova, "momentum", "proximal"),
-        options={"momentum": (0.0, "of the clients' optimizer"), "proximal": (0.0, "client rate x mu"), **HEAT},
+        builders.fednova,
+        options={"mu": (0.0, "proximal term, as in FedProx"), **HEAT},
     ),
     "scaffold": Method(
         "local steps with the drift taken out by control variates",
@@ -156,14 +156,13 @@ ALGORITHMS: dict[str, Method] = {
         "4d and the optimizer's state",
         "2 tau b + |D_i|",
         builders.mime(lite=False),
-        options=HEAT,
         unused=(*_SERVER, "client_schedule"),
     ),
     "mimelite": Method(
         "Mime without the gradient correction",
         "y <- y - U(g(y; xi), s);   x <- x + mean(y_i - x);   s moves with the mean of grad f_i(x)",
         "Karimireddy et al., NeurIPS 2021.",
-        "As Mime, in one trip. With SGD it is FedAvg.",
+        "As Mime, in one trip. With SGD it is FedAvg. On tables take heat=yes, or the server's statistics of cold rows are too small.",
         "3d and the optimizer's state",
         "tau b + |D_i|",
         builders.mime(lite=True),
@@ -191,7 +190,7 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.feddyn,
         memory="one dual of the client's own slice",
-        limits=NEEDS_SUM,
+        limits=NEEDS_SUM + "; clip and compress (the duals must match the updates)",
         options={"mu": (0.1, "of the regulariser"), **HEAT},
         unused=(*_SERVER, "client_schedule", "weights"),
     ),
@@ -204,7 +203,7 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.fedpd,
         memory="one dual of the client's own slice",
-        limits=NEEDS_SUM + "; samplers other than full",
+        limits="samplers other than full; robust reductions, clip and compress (the duals must match the updates)",
         options={"mu": (0.1, "of the regulariser"), **HEAT},
         unused=(*_SERVER, "client_schedule", "weights"),
     ),
@@ -246,7 +245,7 @@ ALGORITHMS: dict[str, Method] = {
         "federated dual averaging for a loss with a regulariser",
         "y = prox_{t psi}(z),   z <- z - eta g(y),   t <- t + eta;   z <- z + eta_s mean(z_i - z),   model prox_{t psi}(z)",
         "Yuan et al., Federated Composite Optimization, ICML 2021.",
-        "Sparse models: zeros survive averaging, for idle rows too.",
+        "Sparse models: zeros survive averaging, for idle rows too. With heat the regulariser counts n_m / N as much on a row.",
         "2d",
         "tau b",
         builders.composite(recipes.feddualavg),
@@ -272,7 +271,7 @@ ALGORITHMS: dict[str, Method] = {
     ),
     "afl": Method(
         "weights that ascend on the worst mixture of clients",
-        "lambda_i <- lambda_i exp(rate (F_i - mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i",
+        "lambda_i <- lambda_i exp(rate (F_i - last round's mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i",
         "Mohri et al., Agnostic Federated Learning, ICML 2019 (mirror ascent, over the clients that take part).",
         "A guarantee for the worst group of few clients.",
         "2d",
@@ -281,19 +280,19 @@ ALGORITHMS: dict[str, Method] = {
         memory="one number",
         limits="heat correction (the weights change as it goes)",
         options={"weight_rate": (0.1, "of the ascent")},
-        unused=(*_SERVER, "client_schedule", "weights"),
+        unused=("weights",),
     ),
     "superquantile": Method(
         "the worst share of the cohort only",
         "x <- x + mean of delta_i over the clients whose loss is among the worst share",
         "Laguel et al., A Superquantile Approach to Federated Learning with Heterogeneous Devices, CISS 2021.",
-        "A better tail of the clients' losses.",
+        "A better tail of the clients' losses (of their first batches).",
         "2d",
         "tau b",
         builders.superquantile,
         limits="other reductions",
         options={"share": (0.5, "of the cohort that counts"), **HEAT},
-        unused=(*_SERVER, "client_schedule", "reduce"),
+        unused=("reduce",),
     ),
     "ifca": Method(
         "each client trains the best of k models",
@@ -303,10 +302,11 @@ ALGORITHMS: dict[str, Method] = {
         "Groups of clients with different tasks. fedslice.clusters tells who is where; run and compare score every client with the "
         "model that suits its training data.",
         "(k + 1) d",
-        "tau b + k |D_i|",
+        "tau b, and k losses of |D_i|",
         builders.ifca,
+        limits="heat correction, compression, robust reductions but worst (a client updates one of the models only)",
         unused=(*_SERVER, "client_schedule"),
-        options={"models": (2, "k"), "spread": (0.1, "size of the noise that makes them differ at first"), **HEAT},
+        options={"models": (2, "k"), "spread": (0.1, "size of the noise that makes them differ at first")},
     ),
 }
 
@@ -359,7 +359,7 @@ uniform sampling, weights by examples follow the pooled objective; with `samplin
 number of numbers in a client's slice, tau local steps of batch b.
 
 All are recipes made of public parts; in Python `recipes.NAME(...)`, in a shell `--algorithm NAME`. Everything combines with
-submodels and, but where said, with heat, clipping, compression, robust reductions and any optax optimizer:
+submodels and, but where said, with heat, clipping, compression, robust reductions and optax optimizers:
 
     fs.recipes.fedsubavg(model, optax.sgd(0.1), heat=heat, steps=10, batch=5, server=optax.yogi(0.01),
                          corrections=[fs.client.proximal(0.01)],
@@ -374,7 +374,7 @@ S(i); up the message with the rows that trained, 4 bytes for each row's number, 
 
 **Robust reductions** (`reduce=`): a row is reduced over the clients of the cohort that hold it. `trimmed`, `median`
 (Yin et al. 2018), `geometric` (RFA, Pillutla et al. 2022), `krum` (Blanchard et al. 2017; two clients are compared on what
-both hold), `worst` (superquantile). `clip` bounds each client's norm. Coordinate-wise reductions protect a row only where
+both hold), `worst` (superquantile). `clip` bounds the norm of each client's update (not of the gradients of a survey). Coordinate-wise reductions protect a row only where
 enough clients of the cohort hold it (`trimmed` cuts nothing from rows with fewer than 1 / share holders), so cold rows need
 `clip`, `krum` or `geometric`, which judge whole clients. `benchmarks/robust.py` draws what a fifth of bad clients does:
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,18 @@ class Scorer:
     """Measures train loss, test loss and the task's metrics; made once for a task, used by all its runs."""
 
     def __init__(self, task: Task) -> None:
-        self.people, self.held_out = task.train.sample(TRAIN_SAMPLE), task.test
-        self.train, self.test = Evaluator(task.model, self.people), Evaluator(task.model, self.held_out)
+        self.task, self.test = task, Evaluator(task.model, task.test)
+        self.train = Evaluator(task.model, task.train.sample(TRAIN_SAMPLE))
+
+    @cached_property
+    def all(self) -> Evaluator:
+        """All training data, by which clients choose among several models."""
+        return Evaluator(self.task.model, self.task.train)
 
     def __call__(self, run: Run) -> dict[str, float]:
         """The figures of one evaluation."""
         if run.algorithm.server.several:  # each client with the model that suits its own training data
-            train, test = (clusters.evaluate(run, self.people, each).pooled for each in (self.people, self.held_out))
+            train, test = (clusters.evaluate(run, self.all, each).pooled for each in (self.train, self.test))
         else:
             train, test = (each(run.params(each.ids())).pooled for each in (self.train, self.test))
         figures = {"train_loss": train["loss"], "test_loss": test["loss"]}

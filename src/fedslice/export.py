@@ -41,7 +41,9 @@ class Exported(NamedTuple):
 
 def model_of(run: Run) -> Exported:
     """The run's model: dense leaves, and every table row that some client holds."""
-    params, heat = run.params(), run.population.heat(run.model)
+    heat, ids_of = run.population.heat(run.model), {name: space.ids for name, space in run.spaces.items()}
+    several = run.algorithm.server.several  # then each row, and each dense leaf, has all models side by side
+    params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
     tables = {}
     for name, table in run.model.tables.items():
         ids = run.spaces[run.model.space_of[name]].ids

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import optax
 
-from fedslice import client as clients
+from fedslice import client as local_parts
 from fedslice import server as servers
 from fedslice import stage as parts
 from fedslice.algorithm import algorithm
@@ -41,7 +41,7 @@ def fedavg(
     'fedavg'
     """
     mix, work = _split(more)
-    local = clients.sgd(model, client, corrections=corrections, schedule=schedule, **work)
+    local = local_parts.sgd(model, client, corrections=corrections, schedule=schedule, **work)
     return _compose(name, local, servers.optimize(server), **mix)
 
 
@@ -64,7 +64,7 @@ def fedsgd(model: Model, *, server: Optimizer, **more: Any) -> Algorithm:
     'fedsgd'
     """
     mix, work = _split(more)
-    return _compose("fedsgd", clients.gradient(model, **work), servers.optimize(server), **mix)
+    return _compose("fedsgd", local_parts.gradient(model, **work), servers.optimize(server), **mix)
 
 
 def central(model: Model, client: Optimizer, *, steps: int, batch: int) -> Algorithm:
@@ -85,7 +85,7 @@ def fedprox(model: Model, client: Optimizer, *, mu: float = 0.01, **more: Any) -
     >>> fedprox(quadratic.example1(clients=4).model, optax.sgd(0.1), mu=0.1, steps=5, batch=1).name
     'fedprox'
     """
-    return fedavg(model, client, corrections=[clients.proximal(mu)], name="fedprox", **more)
+    return fedavg(model, client, corrections=[local_parts.proximal(mu)], name="fedprox", **more)
 
 
 def fednova(
@@ -108,19 +108,19 @@ def fednova(
 
 
 def scaffold(
-    model: Model, rate: float, *, participation: float, option: int = 2, server_rate: float = 1.0, **more: Any
+    model: Model, rate: float, *, clients: int, option: int = 2, server_rate: float = 1.0, **more: Any
 ) -> Algorithm:
-    """SCAFFOLD (Karimireddy et al. 2020), exact, with client memory; ``participation`` is K / N.
+    """SCAFFOLD (Karimireddy et al. 2020), exact, with client memory; ``clients`` is N.
 
     >>> from fedslice.tasks import quadratic
     >>> task = quadratic.example1(clients=4)
-    >>> scaffold(task.model, 0.1, participation=0.5, heat=task.train.heat(task.model), steps=5, batch=1).name
+    >>> scaffold(task.model, 0.1, clients=4, heat=task.train.heat(task.model), steps=5, batch=1).name
     'scaffold'
     """
     mix, work = _split(more, weights="uniform")
     _need_heat(model, mix, "SCAFFOLD")
-    local = clients.scaffold(model, rate, option=option, **work)
-    return _compose("scaffold", local, servers.scaffold(participation, server_rate), **mix)
+    local = local_parts.scaffold(model, rate, option=option, **work)
+    return _compose("scaffold", local, servers.scaffold(clients, server_rate), **mix)
 
 
 def scaffold_approximate(model: Model, client: Optimizer, *, participation: float, **more: Any) -> Algorithm:
@@ -133,7 +133,7 @@ def scaffold_approximate(model: Model, client: Optimizer, *, participation: floa
     """
     mix, work = _split(more)
     server = servers.approximate(participation)
-    return _compose("scaffold-approximate", clients.sgd(model, client, **work), server, **mix)
+    return _compose("scaffold-approximate", local_parts.sgd(model, client, **work), server, **mix)
 
 
 def mime(model: Model, optimizer: Optimizer, *, lite: bool = False, batch: int = 32, **more: Any) -> Algorithm:
@@ -147,8 +147,8 @@ def mime(model: Model, optimizer: Optimizer, *, lite: bool = False, batch: int =
     mix, work = _split(more)
     if not lite:
         _need_heat(model, mix, "Mime")
-    local = clients.mime(model, optimizer, correct=not lite, batch=batch, **work)
-    survey = None if lite else clients.gradient(model, batch=batch)
+    local = local_parts.mime(model, optimizer, correct=not lite, batch=batch, **work)
+    survey = None if lite else local_parts.gradient(model, batch=batch)
     return _compose("mimelite" if lite else "mime", local, servers.mime(optimizer, lite), survey=survey, **mix)
 
 
@@ -172,19 +172,20 @@ def feddane(model: Model, client: Optimizer, *, mu: float = 0.01, batch: int = 3
     """
     mix, work = _split(more)
     _need_heat(model, mix, "FedDANE")
-    local = clients.dane(model, client, mu=mu, batch=batch, **work)
-    return _compose("feddane", local, servers.dane(), survey=clients.gradient(model, batch=batch), **mix)
+    local = local_parts.dane(model, client, mu=mu, batch=batch, **work)
+    return _compose("feddane", local, servers.dane(), survey=local_parts.gradient(model, batch=batch), **mix)
 
 
-def feddyn(model: Model, client: Optimizer, *, mu: float = 0.1, participation: float, **more: Any) -> Algorithm:
-    """FedDyn (Acar et al. 2021): dynamic regularisation with a dual variable on each client.
+def feddyn(model: Model, client: Optimizer, *, mu: float = 0.1, clients: int, **more: Any) -> Algorithm:
+    """FedDyn (Acar et al. 2021): dynamic regularisation with a dual variable on each client; ``clients`` is N.
 
     >>> from fedslice.tasks import quadratic
-    >>> feddyn(quadratic.example1(clients=4).model, optax.sgd(0.1), participation=0.5, steps=5, batch=1).name
+    >>> feddyn(quadratic.example1(clients=4).model, optax.sgd(0.1), clients=4, steps=5, batch=1).name
     'feddyn'
     """
     mix, work = _split(more, weights="uniform")
-    return _compose("feddyn", clients.dynamic(model, client, mu=mu, **work), servers.dynamic(mu, participation), **mix)
+    local = local_parts.dynamic(model, client, mu=mu, **work)
+    return _compose("feddyn", local, servers.dynamic(mu, clients), **mix)
 
 
 def fedpd(model: Model, client: Optimizer, *, mu: float = 0.1, **more: Any) -> Algorithm:
@@ -195,7 +196,9 @@ def fedpd(model: Model, client: Optimizer, *, mu: float = 0.1, **more: Any) -> A
     'fedpd'
     """
     mix, work = _split(more, weights="uniform")
-    return _compose("fedpd", clients.dynamic(model, client, mu=mu, send_dual=True, **work), servers.optimize(), **mix)
+    return _compose(
+        "fedpd", local_parts.dynamic(model, client, mu=mu, send_dual=True, **work), servers.optimize(), **mix
+    )
 
 
 def fedpa(model: Model, client: Optimizer, *, server: Optimizer | None = None, **more: Any) -> Algorithm:
@@ -206,7 +209,7 @@ def fedpa(model: Model, client: Optimizer, *, server: Optimizer | None = None, *
     'fedpa'
     """
     mix, sampling = _split(more)
-    return _compose("fedpa", clients.posterior(model, client, **sampling), servers.optimize(server), **mix)
+    return _compose("fedpa", local_parts.posterior(model, client, **sampling), servers.optimize(server), **mix)
 
 
 def fedmid(model: Model, rate: float, regulariser: Regulariser, *, server_rate: float = 1.0, **more: Any) -> Algorithm:
@@ -222,7 +225,7 @@ def fedmid(model: Model, rate: float, regulariser: Regulariser, *, server_rate: 
     """
     mix, work = _split(more)
     server = servers.mirror(regulariser, server_rate)
-    return _compose("fedmid", clients.mirror(model, regulariser, rate, **work), server, **mix)
+    return _compose("fedmid", local_parts.mirror(model, regulariser, rate, **work), server, **mix)
 
 
 def feddualavg(
@@ -237,7 +240,7 @@ def feddualavg(
     """
     mix, work = _split(more)
     server = servers.dual(regulariser, server_rate)
-    return _compose("feddualavg", clients.dual(model, regulariser, rate, **work), server, **mix)
+    return _compose("feddualavg", local_parts.dual(model, regulariser, rate, **work), server, **mix)
 
 
 def qffl(
@@ -249,7 +252,7 @@ def qffl(
     >>> qffl(quadratic.example1(clients=4).model, 0.1, q=2.0, steps=5, batch=1).name
     'qffl'
     """
-    local = clients.sgd(model, optax.sgd(rate), **work)
+    local = local_parts.sgd(model, optax.sgd(rate), **work)
     return algorithm(local, [*stages, parts.qffl(q, rate, heat)], servers.optimize(), name="qffl")
 
 
@@ -287,7 +290,9 @@ def ifca(model: Model, client: Optimizer, *, models: int = 2, spread: float = 0.
     'ifca'
     """
     mix, work = _split(more)
-    return _compose("ifca", clients.cluster(model, client, **work), servers.cluster(model, models, spread), **mix)
+    if mix.get("heat") is not None:
+        raise InputError("IFCA divides a row's holders between its models, so N / n_m would be wrong: leave heat out")
+    return _compose("ifca", local_parts.cluster(model, client, **work), servers.cluster(model, models, spread), **mix)
 
 
 def _split(more: dict[str, Any], **fixed: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -139,13 +139,13 @@ def optimizer(name: str, rate: Any, first: float | None = None) -> optax.Gradien
 def schedule(text: str) -> Schedule | None:
     """A factor on a rate by round: ``linear:R`` and ``cosine:R`` fall to zero in R rounds, ``warmup:R`` rises in R.
 
-    >>> float(schedule("warmup:10")(5))
+    >>> float(schedule("warmup:10")(4))
     0.5
     """
     kinds: dict[str, Callable[..., Any]] = {
         "linear": lambda rounds: optax.linear_schedule(1.0, 0.0, int(rounds)),
         "cosine": lambda rounds: optax.cosine_decay_schedule(1.0, int(rounds)),
-        "warmup": lambda rounds: optax.linear_schedule(0.0, 1.0, int(rounds)),
+        "warmup": lambda rounds: lambda count: optax.linear_schedule(0.0, 1.0, int(rounds))(count + 1),
         "constant": lambda: optax.constant_schedule(1.0),
     }
     factors = [_build("schedule", part, kinds) for part in text.split("+")]

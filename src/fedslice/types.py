@@ -98,9 +98,9 @@ class Stage(NamedTuple):
     """Something done to a message on its way: ``encode`` on the client, ``decode`` on the server after the sum.
 
     ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both sides.
-    ``remember(params)`` makes what it keeps on each client.  ``weighs`` marks the one stage that weights updates and
-    divides their sum, ``needs_sum`` one that is right for plain sums only.  ``cost`` turns the bytes of each leaf into
-    those that the encoded message has.
+    ``remember(params, tables)`` makes what it keeps on each client.  ``weighs`` marks the one stage that weights
+    updates and divides their sum, ``needs_sum`` one that is right for plain sums only, ``alters`` one after which the
+    update is another.  ``cost`` turns the bytes of each leaf into those that the encoded message has.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -110,6 +110,7 @@ class Stage(NamedTuple):
     cost: Callable[[dict[str, Parcel]], dict[str, Parcel]] | None = None
     weighs: bool = False
     needs_sum: bool = False
+    alters: bool = False
 
 
 class Cohort(NamedTuple):
@@ -141,14 +142,15 @@ class Reduce(NamedTuple):
 class Server(NamedTuple):
     """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes the decoded aggregate,
     ``params(state)`` is the model.  ``survey`` is the mean of a first trip, where the algorithm has one.  A server that
-    ``needs_sum`` keeps the exact mean of its clients' memories; one with ``several`` models has them side by side in
-    its state (see :mod:`fedslice.clusters`)."""
+    ``needs_sum`` keeps the exact mean of its clients' memories, one with ``needs_update`` from their updates as they
+    were; one with ``several`` models has them side by side in its state (see :mod:`fedslice.clusters`)."""
 
     init: Callable[[Params, Rows], PyTree]
     offer: Callable[[PyTree, PyTree], PyTree]
     step: Callable[[PyTree, Message], PyTree]
     params: Callable[[PyTree], Params]
     needs_sum: bool = False
+    needs_update: bool = False
     several: bool = False
 
 

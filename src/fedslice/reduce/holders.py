@@ -67,5 +67,10 @@ def distances(cohort: Cohort, values: PyTree, centre: PyTree) -> Array:
             gap = jnp.where(expand(real, gap), gap, 0)
         return jnp.sum(gap.reshape(gap.shape[0], -1) ** 2, axis=1)
 
-    parts = jax.tree.leaves(jax.tree.map(leaf, cohort.tags, values, centre))
+    parts = jax.tree.leaves(jax.tree.map(leaf, *map(updates, (cohort.tags, values, centre))))
     return jnp.sqrt(sum(parts, jnp.zeros(())))
+
+
+def updates(values: PyTree) -> PyTree:
+    """The update alone: clients are judged by it, not by what comes along."""
+    return values["update"]

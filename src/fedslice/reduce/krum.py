@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.reduce.holders import full, unweighted, weighted
+from fedslice.reduce.holders import full, unweighted, updates, weighted
 from fedslice.reduce.total import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
@@ -55,7 +55,10 @@ def _gaps(cohort: Cohort) -> Array:
         return gap, hold @ hold.T * flat.shape[-1]
 
     pairs = [
-        leaf(tag, x) for tag, x in zip(jax.tree.leaves(cohort.tags), jax.tree.leaves(unweighted(cohort)), strict=True)
+        leaf(tag, x)
+        for tag, x in zip(
+            jax.tree.leaves(updates(cohort.tags)), jax.tree.leaves(updates(unweighted(cohort))), strict=True
+        )
     ]
     gap, common = (sum(parts, jnp.zeros(())) for parts in zip(*pairs, strict=True))
     return jnp.where(

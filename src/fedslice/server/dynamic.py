@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.server.scaffold import check_participation
+from fedslice.server.scaffold import check_clients
 from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
-def dynamic(mu: float, participation: float) -> Server:
-    """``mu`` as on the clients; ``participation`` is |S| / N.
+def dynamic(mu: float, clients: int) -> Server:
+    """``mu`` as on the clients; ``clients`` is N.  |S| is the number of clients that really took part.
 
-    >>> server = dynamic(0.1, participation=0.5)
+    >>> server = dynamic(0.1, clients=100)
     """
-    check_participation(participation)
+    check_clients(clients)
     if not mu > 0:
         raise InputError(f"mu={mu} must be positive: the dual is divided by it")
 
@@ -25,7 +25,8 @@ def dynamic(mu: float, participation: float) -> Server:
 
     def step(state: PyTree, message: Message) -> PyTree:
         params, dual = state
-        dual = jax.tree.map(lambda held, move: held + participation * mu * move, dual, message.update)
+        share = mu * message.weight / clients
+        dual = jax.tree.map(lambda held, move: held + share * move, dual, message.update)
         return jax.tree.map(lambda x, move, held: x + move + held / mu, params, message.update, dual), dual
 
-    return Server(init, lambda state, survey: state[0], step, lambda state: state[0], needs_sum=True)
+    return Server(init, lambda state, survey: state[0], step, lambda state: state[0], needs_sum=True, needs_update=True)

@@ -11,12 +11,14 @@ from fedslice.errors import InputError
 from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
-def scaffold(participation: float, rate: float = 1.0) -> Server:
-    """The global control variate; ``participation`` is |S| / N, ``rate`` eta_g.
+def scaffold(clients: int, rate: float = 1.0) -> Server:
+    """The global control variate; ``clients`` is N, ``rate`` eta_g.
 
-    >>> server = scaffold(0.1)
+    |S| is the number of clients that really took part, so c stays the mean of the c_i however many that are.
+
+    >>> server = scaffold(100)
     """
-    check_participation(participation)
+    check_clients(clients)
 
     def init(params: Params, rows: Rows) -> PyTree:
         return params, jax.tree.map(jnp.zeros_like, params)
@@ -24,7 +26,8 @@ def scaffold(participation: float, rate: float = 1.0) -> Server:
     def step(state: PyTree, message: Message) -> PyTree:
         params, c = state
         params = jax.tree.map(lambda x, d: x + rate * d, params, message.update)
-        c = jax.tree.map(lambda old, change: old + participation * change, c, message.extra["variate"])
+        share = message.weight / clients
+        c = jax.tree.map(lambda old, change: old + share * change, c, message.extra["variate"])
         return params, c
 
     return Server(init, lambda state, survey: state, step, lambda state: state[0], needs_sum=True)
@@ -46,6 +49,12 @@ def approximate(participation: float) -> Server:
         return jax.tree.map(jnp.add, params, new), new
 
     return Server(init, lambda state, survey: state[0], step, lambda state: state[0])
+
+
+def check_clients(clients: int) -> None:
+    """N."""
+    if clients < 1:
+        raise InputError(f"clients={clients} must be the number of all clients, N")
 
 
 def check_participation(participation: float) -> None:

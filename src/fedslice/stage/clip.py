@@ -24,7 +24,7 @@ def clip(bound: float) -> Stage:
         factor = jnp.minimum(1, bound / jnp.maximum(size, 1e-30))
         return message._replace(update=jax.tree.map(lambda leaf: factor * leaf, message.update)), memory
 
-    return Stage(lambda params, rows: (), encode, lambda state, total: (total, state))
+    return Stage(lambda params, rows: (), encode, lambda state, total: (total, state), alters=True)
 
 
 def norm(tree: PyTree) -> Array:

@@ -22,6 +22,7 @@ class Compressor(NamedTuple):
     leaf: Callable[[Array, PyTree, Key], tuple[Array, PyTree]]
     cost: Callable[[Parcel], np.ndarray]
     remember: Callable[[Array], PyTree] = lambda leaf: ()
+    places: bool = False  # of numbers are sent, so those of rows need not be
 
 
 def compress(compressor: Compressor, feedback: bool = False) -> Stage:
@@ -48,9 +49,12 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
 
     def cost(wire: dict[str, Parcel]) -> dict[str, Parcel]:
         changed = {name: parcel._replace(bytes=compressor.cost(parcel)) for name, parcel in wire.items()}
-        return {name: changed[name] if name.startswith("['update']") else wire[name] for name in wire}
+        sent = {name: changed[name] if name.startswith("['update']") else wire[name] for name in wire}
+        if compressor.places and "rows" in sent:  # every number that is sent tells its own place
+            sent["rows"] = sent["rows"]._replace(bytes=0 * sent["rows"].bytes)
+        return sent
 
-    return Stage(lambda params, rows: (), encode, lambda state, total: (total, state), remember, cost)
+    return Stage(lambda params, rows: (), encode, lambda state, total: (total, state), remember, cost, alters=True)
 
 
 def quantise(levels: int = 127) -> Compressor:
@@ -83,7 +87,7 @@ def largest(share: float) -> Compressor:
         limit = order[jnp.maximum(count - 1, 0)]
         return jnp.where(jnp.abs(values) >= limit, values, 0), memory
 
-    return Compressor(leaf, lambda parcel: 8 * np.ceil(share * parcel.numbers))
+    return Compressor(leaf, lambda parcel: 8 * np.ceil(share * parcel.numbers), places=True)
 
 
 def random(share: float, unbiased: bool = True) -> Compressor:

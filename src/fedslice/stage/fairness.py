@@ -8,6 +8,7 @@ F_i is the loss of the client's first batch, an unbiased estimate at the offered
 weights.
 """
 
+import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
@@ -38,7 +39,9 @@ def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
         power = loss**q
         square = jnp.square(smooth * norm(message.update))
         share = alive * (q * loss ** (q - 1) * square + smooth * power)
-        return scale(message, alive * power * smooth)._replace(weight=share), memory
+        weighted = scale(message, share)  # extras are averaged by h_i
+        update = jax.tree.map(lambda leaf: alive * power * smooth * leaf, message.update)
+        return weighted._replace(update=update, weight=share), memory
 
     def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)

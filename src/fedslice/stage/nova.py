@@ -32,7 +32,7 @@ def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
         effective = extra.pop("progress")
         return total._replace(update=jax.tree.map(lambda leaf: effective * leaf, total.update), extra=extra), state
 
-    return Stage(lambda params, rows: (), encode, decode)
+    return Stage(lambda params, rows: (), encode, decode, alters=True)
 
 
 def progress(steps: Array, momentum: float, proximal: float) -> Array:
