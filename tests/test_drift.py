@@ -424,6 +424,46 @@ def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(name: str, s
     """
     task = sparse.task
     work: dict[str, Any] = {"clients": len(task.train), "heat": task.train.heat(task.model), "steps": 5, "batch": 1}
+    method = (
+        R.scaffold(task.model, 0.1, **work)
+        if name == "scaffold"
+        else R.feddyn(task.model, optax.sgd(0.2), mu=1.0, **work)
+    )
+    run = run_of(method, task.train, 250)
+    np.testing.assert_allclose(run.table("w", np.arange(5)), sparse.optimum, **CLOSE)
+    held = [np.flatnonzero(np.diag(a)) for a in sparse.hessians]
+    assert run.memory[0]["w"].shape == (sum(map(len, held)),) < (6 * 5,)
+    gradients = np.einsum("nij,nj->ni", sparse.hessians, sparse.optimum - sparse.centres)
+    own = np.concatenate([g[rows] for g, rows in zip(gradients, held, strict=True)])
+    np.testing.assert_allclose(run.memory[0]["w"], own if name == "scaffold" else -own, atol=1e-4)
+    assert np.abs(own).max() > 0.1
+
+
+def test_sparse_scaffold_under_partial_participation_keeps_the_mean_of_the_holders(sparse: Quadratic) -> None:
+    """c_m = (1/n_m) sum over m's holders of c_{i,m}, after any rounds: |S|/N times N/n_m times the cohort's mean adds
+    just the changes over n_m.  Clients that never took part remember zeros."""
+    task = sparse.task
+    method = R.scaffold(task.model, 0.1, clients=6, heat=task.train.heat(task.model), steps=3, batch=1)
+    run = run_of(method, task.train, 3, sampler=fs.sampling.uniform(2), seed=1)
+    held = [np.flatnonzero(np.diag(a)) for a in sparse.hessians]
+    ends = np.cumsum([len(rows) for rows in held])
+    own = np.split(np.asarray(run.memory[0]["w"]), ends[:-1])
+    took_part = set(np.concatenate([run.cohort(r) for r in range(3)]).tolist())
+    assert 2 < len(took_part) < 6
+    assert [bool(np.any(c)) for c in own] == [i in took_part for i in range(6)]
+    total, count = np.zeros(5), np.zeros(5)
+    for rows, c in zip(held, own, strict=True):
+        total[rows] += c
+        count[rows] += 1
+    np.testing.assert_allclose(run.store.state.server[1]["w"], total / count, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_the_servers_mean_is_that_of_the_clients_however_many_come(name: str) -> None:
+    """c = mean c_i and lambda = mean lambda_i, also when cohorts vary: then the fixed point is the optimum."""
+    quadratic = random_quadratic(clients=8, rows=2, hold=1.0, seed=3)
+    task = quadratic.task
+    work: dict[str, Any] = {"clients": 8, "heat": task.train.heat(task.model), "steps": 3, "batch": 1}
     dyn = R.feddyn(task.model, optax.sgd(0.1), mu=1.0, **work)
     methods = {"scaffold": R.scaffold(task.model, 0.1, **work), "feddyn": dyn}
     run = fs.simulate(methods[name], task.train, sampler=fs.sampling.poisson(4))
