@@ -108,7 +108,7 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.family(recipes.fedprox, "mu"),
-        options={"mu": (0.01, _MU), **HEAT},
+        options={"mu": (0.01, _MU + " (Ding et al. 2022)"), **HEAT},
     ),
     "fednova": Method(
         "updates divided by local progress, so that clients with more steps do not count more",
@@ -133,7 +133,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.scaffold,
         memory="one variate of the client's own slice",
         limits=NEEDS_SUM,
-        options={"option": (2, "1 or 2 of the paper")},
+        options={"option": (2, "1 or 2 of the paper, whose experiments use 2")},
         unused=("client", "client_schedule", "server", "server_schedule", "weights"),
     ),
     "scaffold-approximate": Method(
@@ -177,7 +177,7 @@ ALGORITHMS: dict[str, Method] = {
         "4d",
         "tau b + 2 |D_i|",
         builders.feddane,
-        options={"mu": (0.01, _MU)},
+        options={"mu": (0.01, _MU + " (our choice)")},
         unused=(*_SERVER, "client_schedule"),
     ),
     "feddyn": Method(
@@ -191,7 +191,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.feddyn,
         memory="one dual of the client's own slice",
         limits=NEEDS_SUM + "; clip and compress (the duals must match the updates)",
-        options={"mu": (0.1, "of the regulariser"), **HEAT},
+        options={"mu": (0.1, "of the regulariser (our choice)"), **HEAT},
         unused=(*_SERVER, "client_schedule", "weights"),
     ),
     "fedpd": Method(
@@ -204,7 +204,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.fedpd,
         memory="one dual of the client's own slice",
         limits="samplers other than full; robust reductions, clip and compress (the duals must match the updates)",
-        options={"mu": (0.1, "of the regulariser"), **HEAT},
+        options={"mu": (0.1, "of the regulariser (our choice)"), **HEAT},
         unused=(*_SERVER, "client_schedule", "weights"),
     ),
     "fedpa": Method(
@@ -217,10 +217,10 @@ ALGORITHMS: dict[str, Method] = {
         builders.fedpa,
         unused=("steps", "epochs", "client_schedule"),
         options={
-            "samples": (5, "l, windows of averaged iterates"),
-            "window": (2, "steps in a window"),
+            "samples": (5, "l, windows of averaged iterates (our choice)"),
+            "window": (2, "steps in a window (our choice)"),
             "burn_in": (0, "steps before the first window"),
-            "shrinkage": (0.1, "rho"),
+            "shrinkage": (0.1, "rho (our choice)"),
             "burn_in_rounds": (0, "rounds of FedAvg first"),
             **HEAT,
         },
@@ -236,7 +236,7 @@ ALGORITHMS: dict[str, Method] = {
         unused=("client", "client_schedule", "server", "server_schedule"),
         options={
             "regulariser": ("l1", "l1, group or box"),
-            "strength": (0.001, "of psi; half width of the box"),
+            "strength": (0.001, "of psi; half width of the box (our choice)"),
             "server_only": (False, "leave the prox to the server: FedMiD-OSP"),
             **HEAT,
         },
@@ -252,7 +252,7 @@ ALGORITHMS: dict[str, Method] = {
         unused=("client", "client_schedule", "server", "server_schedule"),
         options={
             "regulariser": ("l1", "l1, group or box"),
-            "strength": (0.001, "of psi; half width of the box"),
+            "strength": (0.001, "of psi; half width of the box (our choice)"),
             **HEAT,
         },
     ),
@@ -266,7 +266,7 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.qffl,
         limits="robust reductions (its denominator is a sum of its own)",
-        options={"q": (1.0, "power of the loss"), **HEAT},
+        options={"q": (1.0, "power of the loss (our choice)"), **HEAT},
         unused=("client", "client_schedule", *_SERVER, "weights", "reduce"),
     ),
     "afl": Method(
@@ -279,7 +279,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.afl,
         memory="one number",
         limits="heat correction (the weights change as it goes)",
-        options={"weight_rate": (0.1, "of the ascent")},
+        options={"weight_rate": (0.1, "of the ascent (our choice)")},
         unused=("weights",),
     ),
     "superquantile": Method(
@@ -291,7 +291,7 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.superquantile,
         limits="other reductions",
-        options={"share": (0.5, "of the cohort that counts"), **HEAT},
+        options={"share": (0.5, "of the cohort that counts (our choice)"), **HEAT},
         unused=("reduce",),
     ),
     "ifca": Method(
@@ -306,7 +306,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.ifca,
         limits="heat correction, compression, robust reductions but worst (a client updates one of the models only)",
         unused=(*_SERVER, "client_schedule"),
-        options={"models": (2, "k"), "spread": (0.1, "size of the noise that makes them differ at first")},
+        options={"models": (2, "k (our choice)"), "spread": (0.1, "size of the noise that makes them differ at first")},
     ),
 }
 

@@ -12,7 +12,7 @@ from fedslice.errors import InputError
 from fedslice.types import Reduce, Stage
 
 COMMON: dict[str, tuple[Any, str]] = {
-    "cohort": (50, "clients a round"),
+    "cohort": (50, "clients a round (Ding et al. 2022)"),
     "sampler": ("uniform", "uniform, weighted, poisson or full"),
     "steps": (0, "local mini-batches a round, drawn independently (0: epochs)"),
     "epochs": (1, "local shuffled passes a round"),
@@ -21,7 +21,10 @@ COMMON: dict[str, tuple[Any, str]] = {
     "client": ("sgd", "the clients' optimizer: sgd, momentum, adagrad, adam, yogi, adamw, rmsprop, lion"),
     "client_rate": (0.1, "the clients' learning rate"),
     "client_schedule": ("constant", "a factor on it by round: constant, linear:R, cosine:R, warmup:R, or joined by +"),
-    "server": ("sgd", "the server's optimizer, from the same list"),
+    "server": (
+        "sgd",
+        "the server's optimizer, from the same list (adam, yogi: b1 0.9, b2 0.99, eps 1e-3 of the Field Guide)",
+    ),
     "server_rate": (1.0, "the server's learning rate"),
     "server_schedule": ("constant", "a factor on it, as for the clients"),
     "clip": (0.0, "bound on the L2 norm of a client's update (0: none)"),
