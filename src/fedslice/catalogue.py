@@ -34,6 +34,7 @@ class Method:
     options: Options = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     pooled: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of shared settings, where it has its own
 
     def text(self, name: str) -> str:
         """The page of this algorithm, in Markdown."""
@@ -52,6 +53,25 @@ class Method:
 
 _SERVER = ("server", "server_rate", "server_schedule")
 _MU = "strength of the pull to the global model"
+
+
+def _server(name: str, rule: str, server: str, rate: float) -> Method:
+    """FedAvg with one of the server optimizers of FedOpt, under its own name."""
+    return Method(
+        f"FedAvg with {name} on the server",
+        f"delta = sum_i w_i delta_i / sum_i w_i\n{rule}",
+        "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019."
+        if server == "momentum"
+        else "Reddi et al., Adaptive Federated Optimization, ICLR 2021 (optax's rule"
+        + ("; b1 0.9, b2 0.99, eps 1e-3)." if server != "adagrad" else ", accumulator from 0.1)."),
+        "Rates of client and server are tuned together. On tables it is lazy: rows outside the round keep value and moments.",
+        "2d",
+        "tau b",
+        builders.family(recipes.fedavg),
+        options={**HEAT, "mu": (0.0, "proximal term, as in FedProx")},
+        defaults={"server": server, "server_rate": rate},
+    )
+
 
 ALGORITHMS: dict[str, Method] = {
     "fedavg": Method(
@@ -77,6 +97,14 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.fedsubavg,
         options={"mu": (0.0, "proximal term, as in FedProx")},
+    ),
+    "fedavgm": _server("momentum 0.9", "m <- 0.9 m + delta,   x <- x + eta_s m", "momentum", 1.0),
+    "fedadagrad": _server("Adagrad", "v <- v + delta^2,   x <- x + eta_s delta / (sqrt(v) + eps)", "adagrad", 0.1),
+    "fedadam": _server(
+        "Adam", "m, v <- moments of delta (bias-corrected),   x <- x + eta_s m / (sqrt(v) + eps)", "adam", 0.01
+    ),
+    "fedyogi": _server(
+        "Yogi", "v <- v - (1 - b2) sign(v - delta^2) delta^2,   x <- x + eta_s m / (sqrt(v) + eps)", "yogi", 0.01
     ),
     "fedsgd": Method(
         "one full-batch gradient of each client, one server step",
@@ -206,6 +234,7 @@ ALGORITHMS: dict[str, Method] = {
         limits="samplers other than full; robust reductions, clip and compress (the duals must match the updates)",
         options={"mu": (0.1, "of the regulariser (our choice)"), **HEAT},
         unused=(*_SERVER, "client_schedule", "weights"),
+        defaults={"sampler": "full"},
     ),
     "fedpa": Method(
         "updates of local Gaussian posteriors, estimated from SGD iterates",
@@ -329,8 +358,7 @@ def settings_for(task: Task, algorithm: str, changes: list[str], others: bool = 
     values |= {"client_rate": rate, **({"epochs": 0} if "steps" in task.settings else {}), **task.settings}
     if algorithm == "fedsgd":
         values["server_rate"] = rate
-    if algorithm == "fedpd":
-        values["sampler"] = "full"
+    values |= method.defaults
     settings = Settings(values)
     known = {key for each in ALGORITHMS.values() for key in each.options}
     for change in changes:
