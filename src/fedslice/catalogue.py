@@ -123,7 +123,7 @@ ALGORITHMS: dict[str, Method] = {
         "Ding et al. 2022, the baseline CentralSGD.",
         "To see what federation costs.",
         "nothing",
-        "tau K b in one place",
+        "tau K b",
         builders.central,
         pooled=True,
         unused=(*_SERVER, "weights", "clip", "compress", "feedback", "reduce", "client_schedule"),
