@@ -99,11 +99,41 @@ def test_trimmed_of_nothing_is_the_sum() -> None:
 def test_trimmed(share: float) -> None:
     """Of 8 holders 0.2 drops one on each side, 0.3 two, 0.49 three; of two holders none."""
     assert [len(Updates().holders(row)) for row in range(UNION)] == [7, 2, 8, 2, 2, 2, 0, 0]
-    check(fs.reduce.trimmed(share), Updates(), cut(share))
+    check(fs.reduce.trimmed(share, quorum=0), Updates(), cut(share))
 
 
 def test_median_of_odd_and_even_numbers_of_holders() -> None:
-    check(fs.reduce.median(), Updates(), lambda x, w: np.median(x, axis=0) * w.sum())
+    check(fs.reduce.median(quorum=0), Updates(), lambda x, w: np.median(x, axis=0) * w.sum())
+
+
+@pytest.mark.parametrize("quorum", [2, 3, 8, 9])
+def test_rows_of_few_holders_are_bounded_by_the_median_client(quorum: int) -> None:
+    """Row 0 has 7 holders, row 2 and the dense leaf 8, the others two: those below the quorum are cut from bounded
+    updates, the others as if there were no bound."""
+    updates, bounded = Updates(), Updates()
+    norms = {i: np.linalg.norm(np.concatenate([*updates.table[i].values(), updates.dense[i]])) for i in ALIVE}
+    middle = np.median(list(norms.values()))
+    for i in ALIVE:
+        factor = np.float32(min(1, middle / norms[i]))
+        bounded.dense[i] = bounded.dense[i] * factor
+        bounded.table[i] = {row: x * factor for row, x in bounded.table[i].items()}
+    free, held = (each.per_row(lambda x, w: np.median(x, axis=0) * w.sum()) for each in (updates, bounded))
+    table, dense, _ = applied(fs.reduce.median(quorum), updates)
+    few = np.array([len(updates.holders(row)) < quorum for row in range(UNION)])
+    np.testing.assert_allclose(table, np.where(few[:, None], held[0], free[0]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dense, (held if len(ALIVE) < quorum else free)[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_lone_attacker_on_a_cold_row_moves_it_no_more_than_an_honest_client_could() -> None:
+    updates = Updates()
+    honest = np.median([np.linalg.norm(np.concatenate([*updates.table[i].values(), updates.dense[i]])) for i in ALIVE])
+    updates.table[3][6] = np.full(2, 1e6, np.float32)  # only client 3 holds row 6
+    HELD[3].append(6)
+    try:
+        table, _, _ = applied(fs.reduce.median(), updates)
+    finally:
+        HELD[3].remove(6)
+    assert np.linalg.norm(table[6] / WEIGHT[3]) <= 1.5 * honest
 
 
 @pytest.mark.parametrize("reduce", [fs.reduce.trimmed(0.2), fs.reduce.median()], ids=lambda r: r.name)
@@ -261,8 +291,8 @@ def test_worst_counts_only_the_highest_losses(share: float, count: int) -> None:
 # -- in an algorithm --------------------------------------------------------------------------------------------------
 
 ROBUST = {
-    "trimmed": fs.reduce.trimmed(0.3),
-    "median": fs.reduce.median(),
+    "trimmed": fs.reduce.trimmed(0.3, quorum=0),
+    "median": fs.reduce.median(quorum=0),
     "geometric": fs.reduce.geometric(),
     "krum": fs.reduce.krum(0.2, keep=2),
     "worst": fs.reduce.worst(0.5),
@@ -311,7 +341,11 @@ def test_identical_updates_give_fedavg(name: str) -> None:
     assert_params_close(robust, plain, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("reduction", [fs.reduce.geometric(), fs.reduce.krum(0.2, keep=3)], ids=["geometric", "krum"])
+@pytest.mark.parametrize(
+    "reduction",
+    [fs.reduce.geometric(), fs.reduce.krum(0.2, keep=3), fs.reduce.median()],
+    ids=["geometric", "krum", "median"],
+)
 def test_clients_are_judged_by_their_updates_alone(reduction: Any) -> None:
     """Extras of another size (steps, losses, memberships) must not decide whom to trust."""
     rng = np.random.default_rng(1)

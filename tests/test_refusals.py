@@ -125,6 +125,7 @@ def test_fedpd_needs_everyone() -> None:
 
 VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "trimmed half": (lambda: fs.reduce.trimmed(0.5), r"trimmed\(0.5\): the share .* below one half"),
+    "median of nobody": (lambda: fs.reduce.median(quorum=-1), "quorum=-1 must be 0"),
     "trimmed negative": (lambda: fs.reduce.trimmed(-0.1), r"trimmed\(-0.1\): the share"),
     "geometric": (lambda: fs.reduce.geometric(0), r"geometric\(steps=0.*steps must be at least 1"),
     "krum bad": (lambda: fs.reduce.krum(0.5), r"krum\(bad=0.5, keep=1\): bad must be from 0 to below one half"),

@@ -1,8 +1,4 @@
-"""A fifth of the clients attack: plain averaging is harmed, robust reductions and clipping still learn.
-
-Rows of a table that attackers alone hold cannot be saved by looking at that row, so the coordinate-wise reductions get
-looser bounds than those that judge a client by its whole update.
-"""
+"""A fifth of the clients attack: plain averaging is harmed, robust reductions and clipping still learn."""
 
 from functools import cache
 from typing import Any
@@ -18,7 +14,7 @@ from fedslice.errors import DivergedError
 from fedslice.types import Client, Data, Key, Message, PyTree
 
 ATTACKS = {"none": 0, "times 100": 1, "nan": 2, "flip": 3, "collude": 4}
-ROUNDS, COHORT = 15, 60
+ROUNDS, COHORT = 15, 50  # the task's own cohort
 DEFENCES: dict[str, dict[str, Any]] = {
     "mean": {},
     "trimmed": {"reduce": fs.reduce.trimmed(0.4)},
@@ -28,8 +24,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "clip": {"stages": [fs.stage.clip(0.5)]},
 }
 START = float(np.log(2))  # loss of the first model, all zeros
-BOUND = {"trimmed": START - 0.002, "median": START - 0.002}
-WHOLE = START - 0.006  # for those that judge whole updates
+LEARNT = START - 0.006
 
 
 @cache
@@ -77,8 +72,8 @@ def result(attack: str, defence: str) -> tuple[float, int]:
     return fs.evaluate(run, marked("test", attack)).pooled["loss"], failed
 
 
-def test_honest_run_beats_the_bounds_comfortably() -> None:
-    assert result("none", "mean")[0] < WHOLE - 0.005
+def test_honest_run_learns_more_than_is_asked_of_the_others() -> None:
+    assert result("none", "mean")[0] < LEARNT - 0.005
 
 
 @pytest.mark.parametrize("attack", ["times 100", "flip", "collude"])
@@ -89,7 +84,7 @@ def test_mean_is_harmed(attack: str) -> None:
 @pytest.mark.parametrize("attack", ["times 100", "flip", "collude"])
 @pytest.mark.parametrize("defence", [name for name in DEFENCES if name != "mean"])
 def test_defences_still_learn(attack: str, defence: str) -> None:
-    assert result(attack, defence)[0] < BOUND.get(defence, WHOLE)
+    assert result(attack, defence)[0] < LEARNT
 
 
 @pytest.mark.parametrize("defence", ["mean", "median"])
@@ -101,4 +96,4 @@ def test_updates_that_are_not_numbers_are_counted_and_dropped(defence: str) -> N
     cohorts = [eligible[fs.sampling.uniform(COHORT).cohort(0, r, train.counts[eligible])] for r in range(ROUNDS)]
     loss, failed = result("nan", defence)
     assert failed == sum(int(bad[cohort].sum()) for cohort in cohorts) > 100
-    assert loss < WHOLE
+    assert loss < LEARNT

@@ -9,6 +9,7 @@ from fedslice import reduce as reductions
 from fedslice import stage as stages
 from fedslice.client.local import Schedule
 from fedslice.errors import InputError
+from fedslice.reduce.coordinate import QUORUM
 from fedslice.types import Reduce, Stage
 
 COMMON: dict[str, tuple[Any, str]] = {
@@ -30,7 +31,7 @@ COMMON: dict[str, tuple[Any, str]] = {
     "clip": (0.0, "bound on the L2 norm of a client's update (0: none)"),
     "compress": ("none", "none, quantise:LEVELS, largest:SHARE, random:SHARE, sign, low_rank:RANK"),
     "feedback": (False, "error feedback for compress"),
-    "reduce": ("sum", "sum, trimmed:SHARE, median, geometric, krum:BAD:KEEP, worst:SHARE"),
+    "reduce": ("sum", "sum, trimmed:SHARE:QUORUM, median:QUORUM, geometric, krum:BAD:KEEP, worst:SHARE"),
     "engine": ("auto", "auto, vmap, map, debug, or clients to vectorise at a time"),
     "threads": (0, "threads for map (0: one a core)"),
 }
@@ -115,8 +116,8 @@ class Settings:
         """What takes the place of the sum."""
         kinds: dict[str, Callable[..., Any]] = {
             "sum": reductions.total,
-            "trimmed": lambda share="0.1": reductions.trimmed(float(share)),
-            "median": reductions.median,
+            "trimmed": lambda share="0.1", quorum=QUORUM: reductions.trimmed(float(share), int(quorum)),
+            "median": lambda quorum=QUORUM: reductions.median(int(quorum)),
             "geometric": reductions.geometric,
             "krum": lambda bad="0.2", keep="1": reductions.krum(float(bad), int(keep)),
             "worst": lambda share="0.5": reductions.worst(float(share)),
