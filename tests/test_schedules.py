@@ -11,6 +11,8 @@ import pytest
 from problems import run_of
 
 import fedslice as fs
+from fedslice.catalogue import find_method, settings_for
+from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.population import Population
 
@@ -116,3 +118,17 @@ def test_schedules_go_on_after_a_restore(side: str, tmp_path: Path) -> None:
         assert np.array_equal(first.params()["x"], second.params()["x"])
     fresh = run_of(method, PEOPLE, 1)
     assert not np.any(fresh.params()["x"])  # where a counter of zero would have shown: the first factor is 0
+
+
+def test_gradient_clip_bounds_every_local_gradient() -> None:
+    """One step of rate 1 from a steep loss moves a client by exactly the bound."""
+    task = fs.tasks.quadratic.example1(clients=2, start=100.0)
+    settings = settings_for(task, "fedavg", ["gradient_clip=0.5", "client_rate=1"])
+    run = fs.simulate(find_method("fedavg").build(task, settings), task.train, sampler=fs.sampling.full())
+    first = jax.tree.map(np.array, run.params())
+    run.train(1, progress=False)
+    moved = first["w"] - np.asarray(run.params()["w"])
+    share = np.sqrt(0.5)  # client 0 has gradient (200, 200), client 1 (0, 200): each is scaled to norm 0.5
+    np.testing.assert_allclose(moved, [0.5 * share / 2, 0.5 * (share + 1) / 2], rtol=1e-4)
+    with pytest.raises(InputError, match="gradient_clip"):
+        find_method("fedavg").build(task, settings_for(task, "fedavg", ["gradient_clip=-1"]))

@@ -1,6 +1,7 @@
 """fedslice: federated optimisation where every client trains only its slice of the model."""
 
 from fedslice import client as client
+from fedslice import metrics as metrics
 from fedslice import prox as prox
 from fedslice import recipes as recipes
 from fedslice import reduce as reduce

@@ -51,6 +51,7 @@ class Method:
         return "\n".join(line for line in lines if line) + "\n"
 
 
+_CLIENT = ("client", "gradient_clip")
 _SERVER = ("server", "server_rate", "server_schedule")
 _MU = "strength of the pull to the global model"
 
@@ -115,7 +116,7 @@ ALGORITHMS: dict[str, Method] = {
         "|D_i|",
         builders.fedsgd,
         options=HEAT,
-        unused=("client", "client_rate", "client_schedule", "steps", "epochs", "batch"),
+        unused=(*_CLIENT, "client_rate", "client_schedule", "steps", "epochs", "batch"),
     ),
     "central": Method(
         "SGD on the pooled data, as many examples a round: what federation is compared with",
@@ -162,7 +163,7 @@ ALGORITHMS: dict[str, Method] = {
         memory="one variate of the client's own slice",
         limits=NEEDS_SUM,
         options={"option": (2, "1 or 2 of the paper, whose experiments use 2")},
-        unused=("client", "client_schedule", "server", "server_schedule", "weights"),
+        unused=(*_CLIENT, "client_schedule", "server", "server_schedule", "weights"),
     ),
     "scaffold-approximate": Method(
         "SCAFFOLD's stateless server-side approximation",
@@ -262,7 +263,7 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.composite(recipes.fedmid),
-        unused=("client", "client_schedule", "server", "server_schedule"),
+        unused=(*_CLIENT, "client_schedule", "server", "server_schedule"),
         options={
             "regulariser": ("l1", "l1, group or box"),
             "strength": (0.001, "of psi; half width of the box (our choice)"),
@@ -278,7 +279,7 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.composite(recipes.feddualavg),
-        unused=("client", "client_schedule", "server", "server_schedule"),
+        unused=(*_CLIENT, "client_schedule", "server", "server_schedule"),
         options={
             "regulariser": ("l1", "l1, group or box"),
             "strength": (0.001, "of psi; half width of the box (our choice)"),
@@ -296,7 +297,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.qffl,
         limits="robust reductions (its denominator is a sum of its own)",
         options={"q": (1.0, "power of the loss (our choice)"), **HEAT},
-        unused=("client", "client_schedule", *_SERVER, "weights", "reduce"),
+        unused=(*_CLIENT, "client_schedule", *_SERVER, "weights", "reduce"),
     ),
     "afl": Method(
         "weights that ascend on the worst mixture of clients",

@@ -127,7 +127,7 @@ class Engine:
 
         def run(client: Plan) -> Any:
             phases = tuple(
-                Phase(p.batches, p.sizes, p.steps, p.steps if self.mode == "map" else limit)
+                Phase(p.batches, p.sizes, p.steps, p.steps if self.mode == "map" else limit, p.examples)
                 for p, limit in zip(client.phases, limits, strict=True)
             )
             return one(client._replace(round=plan.round, phases=phases))
@@ -138,6 +138,9 @@ class Engine:
 
     def _data(self, plan: Plan, phases: tuple[Phase, ...]) -> tuple[Data, Array]:
         key = jax.random.fold_in(jax.random.fold_in(self.key, plan.round), plan.clients)
+        if self.algorithm.client.model.noisy:
+            noise = jax.random.fold_in(key, 0)  # stages use the numbers from 1
+            phases = tuple(p._replace(key=jax.random.fold_in(noise, place)) for place, p in enumerate(phases))
         return Data(phases, plan.weights, plan.round.astype(jnp.int32)), key
 
     def survey(self, working: State, plan: Plan) -> Message:
@@ -202,7 +205,7 @@ class Engine:
     def _reduce(self, messages: Message, tags: PyTree, plan: Plan) -> Message:
         values = {"update": messages.update, **messages.extra}
         sizes = {name: union.shape[0] for name, union in plan.union.items()}
-        cohort = Cohort(values, messages.weight, messages.metrics, tags, plan.places, sizes)
+        cohort = Cohort(values, messages.weight, messages.metrics, tags, plan.sent or plan.places, sizes)
         total, weight = self.algorithm.reduce.apply(cohort)
         update = total.pop("update")
         return Message(update, weight, messages.metrics, total)

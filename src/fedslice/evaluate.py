@@ -1,6 +1,6 @@
 """Measure a model: pooled over examples and client by client."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from fedslice.population import Population, numeric
 from fedslice.simulate import Run
 from fedslice.types import Array, Params
 
-CHUNK = 1 << 19  # numbers and ids scored at once
+CHUNK = 1 << 22  # numbers that the largest intermediate result may have
 
 
 class Scores(NamedTuple):
@@ -46,16 +46,29 @@ class Evaluator:
         self.spaces = population.spaces(model)
         indexed = {field: space for space in self.spaces.values() for field in space.positions}
         plain = [name for name in model.fields(population.columns) if name not in indexed]
-        width = sum(int(np.prod(population.columns[name].shape[1:])) for name in (*plain, *indexed))
-        size = min(max(1, CHUNK // max(1, width)), max(1, population.examples))
+        size = min(self._size([*plain, *indexed]), max(1, population.examples))
         self.chunks = []
         for start in range(0, population.examples, size):
             span = slice(start, start + size)
             chunk = {name: numeric(name, population.columns[name][span]) for name in plain}
             chunk |= {name: space.global_slots(name, population.owners, span) for name, space in indexed.items()}
             self.chunks.append({name: jnp.asarray(_pad(column, size)) for name, column in chunk.items()})
-        self.functions = {"loss": model.loss, **model.metrics}
-        self.score = jax.jit(lambda params, batch: {name: f(params, batch) for name, f in self.functions.items()})
+        self.score = jax.jit(model.measure)
+
+    def _size(self, fields: list[str]) -> int:
+        """Examples scored at once: as many as keep the largest intermediate result within bounds."""
+        model, columns = self.model, self.population.columns
+        tables = {name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32) for name, table in model.tables.items()}
+        params = {**jax.eval_shape(model.init, jax.random.key(0)), **tables}
+
+        def sizes(examples: int) -> list[int]:
+            kinds = {name: jnp.int32 if columns[name].dtype.kind in "iu" else jnp.float32 for name in fields}
+            batch = {n: jax.ShapeDtypeStruct((examples, *columns[n].shape[1:]), kind) for n, kind in kinds.items()}
+            inputs = [int(np.prod(leaf.shape)) for leaf in batch.values()]
+            return [sum(inputs), *_results(jax.make_jaxpr(model.measure)(params, batch).jaxpr)]
+
+        growth = max(two - one for one, two in zip(sizes(1), sizes(2), strict=True))
+        return max(1, CHUNK // max(1, growth))
 
     def ids(self) -> dict[str, np.ndarray]:
         """The rows, by space, that the population's examples need."""
@@ -64,16 +77,14 @@ class Evaluator:
     def __call__(self, params: Params) -> Scores:
         """Score ``params``, whose tables hold the rows :meth:`ids`."""
         whole = {**params, **self.model.fresh(jax.random.key(0))}
-        parts: list[dict[str, Array]] = [self.score(whole, chunk) for chunk in self.chunks]
+        parts: list[dict[str, tuple[Array, Array]]] = [self.score(whole, chunk) for chunk in self.chunks]
         population = self.population
         pooled, clients = {}, {}
-        for name in self.functions:
-            values = np.concatenate([np.asarray(part[name], np.float64) for part in parts] or [np.zeros(0)])
-            values = values[: population.examples]
-            pooled[name] = float(values.mean()) if len(values) else float("nan")
-            sums = np.bincount(population.owners, values, minlength=len(population))
-            with np.errstate(invalid="ignore"):
-                clients[name] = np.where(population.counts > 0, sums / population.counts, np.nan)
+        for name, metric in self.model.figures.items():
+            pairs = [np.stack(part[name]).astype(np.float64) for part in parts] or [np.zeros((2, 0))]
+            left, right = np.concatenate(pairs, axis=1)[:, : population.examples]
+            pooled[name] = metric.figure(left, right)
+            clients[name] = metric.grouped(left, right, population.owners, len(population))
         return Scores(pooled, clients)
 
 
@@ -92,3 +103,15 @@ def evaluate(run: Run, population: Population) -> Scores:
 
 def _pad(values: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)])
+
+
+def _results(jaxpr: Any) -> list[int]:
+    """The sizes of all intermediate results, those of inner loops and functions too."""
+    found = []
+    for equation in jaxpr.eqns:
+        found += [int(np.prod(variable.aval.shape)) for variable in equation.outvars]
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                found += _results(inner)
+    return found

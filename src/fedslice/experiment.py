@@ -42,7 +42,8 @@ class Scorer:
     """Measures train loss, test loss and the task's metrics; made once for a task, used by all its runs."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.test = task, Evaluator(task.model, task.test)
+        test = task.test if task.measured is None else task.test.sample(task.measured)
+        self.task, self.test = task, Evaluator(task.model, test)
         self.train = Evaluator(task.model, task.train.sample(TRAIN_SAMPLE))
 
     @cached_property

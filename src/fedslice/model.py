@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.metrics import Metric, PerExample, mean
 from fedslice.types import Array, Batch, Key, Params
 
 RowInit: TypeAlias = Callable[[Key, tuple[int, ...]], Array]
@@ -66,7 +67,9 @@ class Model:
 
     ``init(key)`` returns a dict with the dense and local leaves (any pytree behind each name); tables are declared, not
     initialised.  ``loss(params, batch)`` gives one loss for each example; in it ``params[table][batch[field]]`` looks
-    rows up just as with a full table.  ``metrics`` are functions of the same form, averaged over examples.
+    rows up just as with a full table.  ``metrics`` are functions of the same form, averaged over examples, or values of
+    :mod:`fedslice.metrics`.  In training the batches of a ``noisy`` model have a field ``step_key``, new in each step,
+    for dropout and the like; in evaluation there is none.
 
     >>> model = Model(
     ...     init=lambda key: {"bias": jnp.zeros(())},
@@ -81,7 +84,8 @@ class Model:
     loss: Callable[[Params, Batch], Array]
     tables: Mapping[str, Table] = field(default_factory=dict)
     local: tuple[str, ...] = ()
-    metrics: Mapping[str, Callable[[Params, Batch], Array]] = field(default_factory=dict)
+    metrics: Mapping[str, PerExample | Metric] = field(default_factory=dict)
+    noisy: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.local, str):
@@ -138,11 +142,8 @@ class Model:
         tables = {name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32) for name, table in self.tables.items()}
         params = {**jax.eval_shape(self.init, jax.random.key(0)), **tables}
 
-        def trace(params: Params, batch: Batch) -> list[Array]:
-            return [function(params, batch) for function in (self.loss, *self.metrics.values())]
-
         try:
-            jaxpr = jax.make_jaxpr(trace)(params, batch).jaxpr
+            jaxpr = jax.make_jaxpr(self.measure)(params, batch).jaxpr
         except KeyError as absent:
             raise InputError(
                 f"the loss reads {absent}, which is neither a leaf ({sorted(params)}) nor a column ({sorted(columns)})"
@@ -152,6 +153,16 @@ class Model:
         names = sorted(batch)  # jaxpr inputs: leaves of params, then the batch by name
         inputs = jaxpr.invars[len(jaxpr.invars) - len(names) :]
         return seen | {name for name, variable in zip(names, inputs, strict=True) if id(variable) in used}
+
+    @property
+    def figures(self) -> dict[str, Metric]:
+        """What is measured, by name: the loss, then the metrics."""
+        plain = {"loss": self.loss, **self.metrics}
+        return {name: f if isinstance(f, Metric) else mean(f) for name, f in plain.items()}
+
+    def measure(self, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
+        """The two numbers for each example from which every figure is made."""
+        return {name: figure.values(params, batch) for name, figure in self.figures.items()}
 
     def params(self, key: Key, ids: Mapping[str, np.ndarray]) -> Params:
         """First values of all global leaves, the tables restricted to the rows ``ids`` of each space."""

@@ -21,6 +21,7 @@ COMMON: dict[str, tuple[Any, str]] = {
     "weights": ("examples", "examples or uniform"),
     "client": ("sgd", "the clients' optimizer: sgd, momentum, adagrad, adam, yogi, adamw, rmsprop, lion"),
     "client_rate": (0.1, "the clients' learning rate"),
+    "gradient_clip": (0.0, "bound on the L2 norm of each local gradient, before the clients' optimizer (0: none)"),
     "client_schedule": ("constant", "a factor on it by round: constant, linear:R, cosine:R, warmup:R, or joined by +"),
     "server": (
         "sgd",
@@ -87,7 +88,10 @@ class Settings:
     @property
     def client_optimizer(self) -> optax.GradientTransformation:
         """The clients' optimizer; its schedule acts through the client part."""
-        return optimizer(self.client, self.client_rate)
+        plain = optimizer(self.client, self.client_rate)
+        if self.gradient_clip < 0:
+            raise InputError(f"gradient_clip={self.gradient_clip} must be positive, or 0 for none")
+        return optax.chain(optax.clip_by_global_norm(self.gradient_clip), plain) if self.gradient_clip else plain
 
     @property
     def server_optimizer(self) -> optax.GradientTransformation:

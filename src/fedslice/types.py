@@ -30,15 +30,29 @@ Rows: TypeAlias = dict[str, np.ndarray]
 
 class Work(NamedTuple):
     """One phase of a client's round: ``steps`` mini-batches drawn independently from its examples (the papers'
-    xi ~ D_i), or ``epochs`` shuffled passes over them.
+    xi ~ D_i), or ``epochs`` shuffled passes over them; with both, at most ``steps`` batches of the passes.
 
-    >>> Work(steps=10, batch=5)
-    Work(steps=10, epochs=None, batch=5)
+    ``part`` says which examples: all, or those that ``split`` makes support or query (see :mod:`fedslice.parts`).  In
+    a support phase a client may read global leaves but must not change them: rows read there alone are not sent.
+
+    >>> Work(steps=10, batch=5).part
+    'all'
     """
 
     steps: int | None = None
     epochs: int | None = None
     batch: int = 32
+    part: str = "all"
+    split: Any = "half"
+
+    def identity(self) -> list[Any]:
+        """What a checkpoint keeps of it; a function can only be named.
+
+        >>> Work(steps=10, batch=5).identity(), Work(epochs=1, part="query").identity()
+        ([10, None, 5], [None, 1, 32, 'query', 'half'])
+        """
+        split = self.split if isinstance(self.split, str) else getattr(self.split, "__name__", "function")
+        return [self.steps, self.epochs, self.batch] + ([] if self.part == "all" else [self.part, split])
 
 
 class Phase(NamedTuple):
@@ -48,6 +62,8 @@ class Phase(NamedTuple):
     sizes: Array  # int32 [steps]: real examples in each batch
     steps: Array  # int32: batches to use
     limit: Array  # int32: the most steps of any client that runs along with this one
+    examples: Array  # float32: the client's examples that the batches are drawn from
+    key: Key | None = None  # of the noise in the loss, for models that have any
 
 
 class Data(NamedTuple):

@@ -69,6 +69,8 @@ def loop(
     def step(number: Array, state: tuple[Carry, Array, Array]) -> tuple[Carry, Array, Array]:
         carry, total, first = state
         batch = {name: field[number] for name, field in phase.batches.items()}
+        if phase.key is not None:
+            batch["step_key"] = jax.random.fold_in(phase.key, number)
         new, loss = body(number, carry, batch, phase.sizes[number])
         due = number < phase.steps
         kept = jax.tree.map(lambda after, before: jnp.where(due, after, before), new, carry)

@@ -1,7 +1,8 @@
 """A task: data, model, published settings and published results of one workload."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedslice.model import Model
@@ -28,7 +29,10 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One workload, ready to train: ``settings`` and each algorithm's ``learning_rates`` are the published ones."""
+    """One workload, ready to train: ``settings`` and each algorithm's ``learning_rates`` are the published ones.
+
+    ``measured`` is how many test examples are looked at while it trains, where all of them would take too long.
+    """
 
     name: str
     model: Model
@@ -39,3 +43,49 @@ class Task:
     target: Target | None = None
     published: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    measured: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Download:
+    """A file that can be fetched, and what its content must be: ``digest`` is ``"md5:..."`` or ``"sha256:..."``."""
+
+    url: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A task by name, before any data are read: what there is to know, and how to make it.
+
+    ``synthetic(seed=, scale=)`` generates data of the published shape; ``load(path)`` reads the real data from a file, a
+    folder or an archive.  ``scale`` is the generator's size where the user asks for none: below 1 for what would be too
+    slow on a small machine.  ``needs`` says in words which files ``load`` takes and where they are to be had.
+    """
+
+    name: str
+    summary: str
+    synthetic: Callable[..., Task]
+    load: Callable[[Path], Task] | None = None
+    needs: str = ""
+    files: tuple[str, ...] = ()  # names (or patterns) of which the data folder must hold one
+    download: Download | None = None
+    scale: float = 1.0
+    statistics: Mapping[str, str] = field(default_factory=dict)  # as published
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    target: Target | None = None
+    published: Mapping[str, str] = field(default_factory=dict)
+
+    def sections(self) -> dict[str, dict[str, str]]:
+        """What is published about it, by heading."""
+        goal = self.target
+        aim = {"target": f"{goal.metric} {'at most' if goal.below else 'at least'} {goal.value:g}"} if goal else {}
+        rates = {f"client rate{name and f', {name}'}": rate for name, rate in self.learning_rates.items()}
+        parts = {
+            "as published": self.statistics,
+            "settings": {**self.settings, **rates, **aim},
+            "published results": self.published,
+        }
+        return {title: {key: str(value) for key, value in cells.items()} for title, cells in parts.items() if cells}
