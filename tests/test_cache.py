@@ -10,7 +10,7 @@ import pytest
 
 from fedslice.errors import InputError
 from fedslice.tasks.cache import LARGE, cached
-from fedslice.tasks.files import File
+from fedslice.tasks.files import File, locate
 from fedslice.tasks.packed import sample
 
 ARRAYS = {
@@ -239,3 +239,19 @@ def test_a_pickle_in_the_cache_is_not_loaded(data: File) -> None:
     build = Builder()
     same(cached([data], "test", build), ARRAYS)
     assert build.calls == 1
+
+
+def test_a_read_only_folder_is_left_alone_even_by_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    data.mkdir()
+    (data / "numbers.txt").write_text("1 2 3")
+    data.chmod(0o555)
+    monkeypatch.setenv("FEDSLICE_DATA", str(home))
+    try:
+        for _ in range(2):
+            found = cached(locate(data, "numbers.txt", needs="").values(), "test", lambda: {"x": np.arange(3)})
+            assert found["x"].tolist() == [0, 1, 2]
+        assert [each.name for each in data.iterdir()] == ["numbers.txt"]
+        assert len(list((home / ".fedslice").iterdir())) == 1
+    finally:
+        data.chmod(0o755)

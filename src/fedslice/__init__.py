@@ -2,6 +2,7 @@
 
 from fedslice import client as client
 from fedslice import metrics as metrics
+from fedslice import parts as parts
 from fedslice import prox as prox
 from fedslice import recipes as recipes
 from fedslice import reduce as reduce
@@ -17,5 +18,7 @@ from fedslice.heat import Heat as Heat
 from fedslice.model import Model as Model
 from fedslice.model import Table as Table
 from fedslice.model import lookup as lookup
+from fedslice.personal import Personal as Personal
+from fedslice.personal import adapted as adapted
 from fedslice.population import Population as Population
 from fedslice.simulate import simulate as simulate

@@ -147,5 +147,5 @@ class Anatomy:
                 name: jnp.zeros((1, work.batch, *c.shape[1:]), jnp.int32 if c.dtype.kind in "iu" else jnp.float32)
                 for name, c in columns.items()
             }
-            phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero))
+            phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero, jnp.zeros(())))
         return Data(tuple(phases), jnp.zeros(()), zero)

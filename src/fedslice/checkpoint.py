@@ -127,7 +127,7 @@ def _identity(run: "Run") -> dict[str, Any]:
         "algorithm": run.algorithm.name,
         "seed": run.seed,
         "sampler": run.sampler.name,
-        "work": [list(work) for work in run.planner.works],
+        "work": [work.identity() for work in run.planner.works],
         "rows": "held" if run.planner.all_rows else "touched",
         "store": type(run.store).__name__,
         "engine": [run.engine.mode, run.engine.threads],

@@ -19,6 +19,7 @@ from fedslice.store import put, take
 from fedslice.types import Algorithm, Array, Client, Cohort, Data, Message, Phase, PyTree, State
 
 LARGE_CLIENT = 16384  # numbers a client holds from which one after the other beats vectorising
+LARGE_COHORT = 1 << 19  # the same for all clients of a round together: side by side they no longer fit a cache
 PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; not the name of any table
 REPORT = ("loss", "start_loss", "failed", "update_norm")
 
@@ -246,6 +247,7 @@ def choose(mode: str | int, threads: int | None, numbers: int, clients: int) -> 
     """
     if mode == "debug":
         return "debug", 1
-    chosen = ("map" if numbers >= LARGE_CLIENT else "vmap") if mode == "auto" else mode
+    large = numbers >= LARGE_CLIENT or clients * numbers >= LARGE_COHORT
+    chosen = ("map" if large else "vmap") if mode == "auto" else mode
     cores = 1 if chosen == "vmap" else min(_cores(), max(1, clients))
     return chosen, cores if threads is None else threads

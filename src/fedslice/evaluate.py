@@ -1,5 +1,6 @@
 """Measure a model: pooled over examples and client by client."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -77,15 +78,20 @@ class Evaluator:
     def __call__(self, params: Params) -> Scores:
         """Score ``params``, whose tables hold the rows :meth:`ids`."""
         whole = {**params, **self.model.fresh(jax.random.key(0))}
-        parts: list[dict[str, tuple[Array, Array]]] = [self.score(whole, chunk) for chunk in self.chunks]
-        population = self.population
-        pooled, clients = {}, {}
-        for name, metric in self.model.figures.items():
-            pairs = [np.stack(part[name]).astype(np.float64) for part in parts] or [np.zeros((2, 0))]
-            left, right = np.concatenate(pairs, axis=1)[:, : population.examples]
-            pooled[name] = metric.figure(left, right)
-            clients[name] = metric.grouped(left, right, population.owners, len(population))
-        return Scores(pooled, clients)
+        parts = [self.score(whole, chunk) for chunk in self.chunks]
+        return tally(self.model, parts, self.population.owners, len(self.population))
+
+
+def tally(model: Model, parts: Sequence[Mapping[str, tuple[Array, Array]]], owners: np.ndarray, clients: int) -> Scores:
+    """The figures of ``model.measure``'s numbers, given in parts, of examples that belong to ``owners``; numbers
+    beyond those are padding."""
+    pooled, single = {}, {}
+    for name, metric in model.figures.items():
+        pairs = [np.stack(part[name]).astype(np.float64) for part in parts] or [np.zeros((2, 0))]
+        left, right = np.concatenate(pairs, axis=1)[:, : len(owners)]
+        pooled[name] = metric.figure(left, right)
+        single[name] = metric.grouped(left, right, owners, clients)
+    return Scores(pooled, single)
 
 
 def evaluate(run: Run, population: Population) -> Scores:

@@ -4,18 +4,17 @@ Host code, on the hot path: every line runs each round, so it does no sorting an
 hash of (seed, round, client, draw): a client's batches do not depend on who else takes part.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedslice.draw import Drawn, pools
+from fedslice.hashing import GOLDEN, MIX1, MIX2, splitmix
 from fedslice.population import Population, numeric
 from fedslice.submodel import Submodels
 from fedslice.types import Work
-
-GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-Drawn: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-S27, S30, S31, S32 = (np.uint64(s) for s in (27, 30, 31, 32))
 
 
 class Plan(NamedTuple):
@@ -31,6 +30,7 @@ class Plan(NamedTuple):
     union: dict[str, Any]  # per space int32 [U]: slots of the round's rows
     places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
     held: dict[str, Any]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
+    sent: dict[str, Any]  # per space int32 [K, R]: as places, without the rows only read; empty: all are sent
 
 
 class PhasePlan(NamedTuple):
@@ -39,6 +39,7 @@ class PhasePlan(NamedTuple):
     steps: Any  # int32 [K]
     sizes: Any  # int32 [K, S]
     batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
+    examples: Any  # float32 [K]: the examples that they are drawn from
 
 
 class Traffic(NamedTuple):
@@ -48,13 +49,6 @@ class Traffic(NamedTuple):
     examples: int
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
-
-
-def splitmix(x: np.ndarray) -> np.ndarray:
-    """A 64-bit hash (Steele et al., SplitMix), vectorised."""
-    x = (x ^ (x >> S30)) * MIX1
-    x = (x ^ (x >> S27)) * MIX2
-    return np.asarray(x ^ (x >> S31))
 
 
 def bucket(need: int) -> int:
@@ -68,7 +62,10 @@ def bucket(need: int) -> int:
 
 
 class Planner:
-    """Makes the plans of a run.  ``capacity`` holds the padded sizes; it only grows, and is part of a checkpoint."""
+    """Makes the plans of a run.  ``capacity`` holds the padded sizes; it only grows, and is part of a checkpoint.
+
+    ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a client part.
+    """
 
     def __init__(
         self,
@@ -79,105 +76,76 @@ class Planner:
         rows: str = "touched",
         memory: bool = False,
         multiple: int = 1,
+        fields: Iterable[str] | None = None,
     ) -> None:
         self.population, self.spaces, self.works = population, spaces, works
         self.memory, self.multiple, self.all_rows = memory, multiple, rows == "held"
         self.capacity: dict[str, int] = {}
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
-        self.plain = {k: numeric(k, v) for k, v in population.columns.items() if k not in indexed}
+        wanted = set(population.columns if fields is None else fields) - indexed
+        self.plain = {k: numeric(k, v) for k, v in population.columns.items() if k in wanted}
+        self.pools = pools(population, works)
+        self.reads_only = [work.part == "support" for work in works]
         self.padded = {f for s in spaces.values() for f, p in s.positions.items() if p.size and p.min() < 0}
+        self.most = {name: int(space.sizes.max(initial=1)) for name, space in spaces.items()}
         self.scratch = {name: np.zeros(len(space.ids) + 1, np.int32) for name, space in spaces.items()}
 
     def plan(self, round: int, cohort: np.ndarray) -> tuple[Plan, Traffic]:
         """The plan of one round; ``cohort`` is ascending."""
-        clients = self._grow("clients", -(-len(cohort) // self.multiple) * self.multiple, exact=True)
-        counts = self.population.counts[cohort]
-        drawn = [self._examples(place, work, round, cohort, counts) for place, work in enumerate(self.works)]
-        real = None if np.all(counts > 0) else counts > 0
+        needed = max(self.multiple, -(-len(cohort) // self.multiple) * self.multiple)
+        clients = self._grow("clients", needed, needed)
+        counts = [pool.counts[cohort] for pool in self.pools]
+        drawn = [self._examples(place, work, round, cohort, counts[place]) for place, work in enumerate(self.works)]
+        real = [None if np.all(count > 0) else count > 0 for count in counts]
         batches = [
             {name: _pad(column.take(chosen, axis=0), clients) for name, column in self.plain.items()}
             for chosen, _, _ in drawn
         ]
-        union, places, held, down, up = {}, {}, {}, {}, {}
+        union, places, held, sent, down, up = {}, {}, {}, {}, {}, {}
         for name, space in self.spaces.items():
             found = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real)
-            fields, union[name], places[name], kept, up[name] = found
+            fields, union[name], places[name], kept, sends, up[name] = found
             for batch, positions in zip(batches, fields, strict=True):
                 batch.update({field: _pad(values, clients) for field, values in positions.items()})
             if self.memory:
                 held[name] = kept
+            if sends is not None:
+                sent[name] = sends
             down[name] = space.offsets[cohort + 1] - space.offsets[cohort]
         numbers = np.full(clients, len(self.population), np.int32)
         numbers[: len(cohort)] = cohort
         phases = tuple(
-            PhasePlan(_pad(steps, clients), _pad(sizes, clients), batch)
-            for (_, sizes, steps), batch in zip(drawn, batches, strict=True)
+            PhasePlan(_pad(steps, clients), _pad(sizes, clients), batch, _pad(count.astype(np.float32), clients))
+            for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
         )
-        weights = _pad(counts.astype(np.float32), clients)
-        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held)
+        weights = _pad(self.population.counts[cohort].astype(np.float32), clients)
+        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent)
         return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
 
     def _examples(self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray) -> Drawn:
-        """Example numbers [K, S, B], real examples a batch [K, S], steps a client [K]."""
+        """The batches of one phase."""
         stream = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + cohort.astype(np.uint64) * MIX1
         if phase:
             stream = splitmix(stream + np.array([phase], np.uint64) * MIX2)  # a domain of its own, apart from epochs
-        if work.steps is not None:
-            return self._independent(stream, cohort, counts, work.steps, work.batch)
-        return self._shuffled(f"steps {phase}", stream, cohort, counts, work.epochs or 1, work.batch)
-
-    def _independent(self, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, steps: int, batch: int) -> Drawn:
-        draws = np.arange(1, 1 + steps * batch, dtype=np.uint64) * GOLDEN
-        uniform = splitmix(stream[:, None] + draws) >> S32
-        choice = ((uniform * counts[:, None].astype(np.uint64)) >> S32).astype(np.int64)
-        examples = (choice + self._first(cohort)[:, None]).reshape(len(cohort), steps, batch)
-        some = counts > 0
-        sizes = np.where(some, batch, 0).astype(np.int32)[:, None].repeat(steps, 1)
-        return examples, sizes, np.where(some, steps, 0).astype(np.int32)
-
-    def _shuffled(
-        self, name: str, stream: np.ndarray, cohort: np.ndarray, counts: np.ndarray, epochs: int, batch: int
-    ) -> Drawn:
-        clients = len(cohort)
-        passes = -(-counts // batch)
-        steps = (passes * epochs).astype(np.int32)
-        shape = (clients, self._grow(name, int(steps.max(initial=1))), batch)
-        examples = np.broadcast_to(self._first(cohort)[:, None, None], shape).copy()  # padding: the client's own data
-        sizes = np.zeros(shape[:2], np.int32)
-        owner = np.repeat(np.arange(clients), counts)
-        first = np.cumsum(counts) - counts
-        rank = np.arange(len(owner)) - first[owner]
-        bits = np.uint64(max(1, clients - 1).bit_length())
-        top = owner.astype(np.uint64) << (np.uint64(64) - bits)
-        for epoch in range(epochs):
-            draws = splitmix(stream + np.uint64(epoch))[owner] + rank.astype(np.uint64) * GOLDEN
-            order = np.argsort(top | splitmix(draws) >> bits)
-            where = (owner, epoch * passes[owner] + rank // batch, rank % batch)
-            examples[where] = self.population.offsets[cohort][owner] + order - first[owner]
-            np.add.at(sizes, where[:2], 1)
-        return examples, sizes, steps
-
-    def _first(self, cohort: np.ndarray) -> np.ndarray:
-        """Each client's first example; some other one, never used, if it has none."""
-        return np.minimum(self.population.offsets[cohort], max(0, self.population.examples - 1))
+        room = partial(self._grow, f"steps {phase}")
+        return self.pools[phase].draw(cohort, counts, stream, work, room)
 
     def _rows(
-        self, name: str, space: Submodels, cohort: np.ndarray, drawn: Sequence[np.ndarray], real: np.ndarray | None
-    ) -> tuple[list[dict[str, np.ndarray]], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        self,
+        name: str,
+        space: Submodels,
+        cohort: np.ndarray,
+        drawn: Sequence[np.ndarray],
+        real: Sequence[np.ndarray | None],
+    ) -> tuple[list[dict[str, np.ndarray]], np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
         """Renumber the rows that the cohort's batches touch: by client, then in the union of all clients."""
         begin = space.offsets[cohort]
         length = space.offsets[cohort + 1] - begin
         start = np.cumsum(length) - length
         total = int(length.sum())
-        phases = [self._keys(space, examples, start, total, real) for examples in drawn]
-        seen = np.zeros(total + 1, bool)
-        for keys in phases:
-            for key in keys.values():
-                seen[key.reshape(-1)] = True
-        if self.all_rows:
-            seen[:] = True
-        touched = np.flatnonzero(seen[:total])
+        phases = [self._keys(space, examples, start, total, some) for examples, some in zip(drawn, real, strict=True)]
+        touched = np.flatnonzero(self._marks(phases, total))
         first = np.searchsorted(touched, start)
         count = np.diff(np.append(first, len(touched)))
         owner = np.repeat(np.arange(len(cohort)), count)
@@ -188,7 +156,7 @@ class Planner:
         held = touched + (begin - start)[owner]
         slots = space.slots[held]
         union, place = self._union(name, slots)
-        width = self._grow(f"{name} rows", int(count.max(initial=1)))
+        width = self._grow(f"{name} rows", int(count.max(initial=1)), self.most[name])
         where = owner * width + rank
         clients = self.capacity["clients"]
         places = np.full(clients * width, len(union), np.int32)
@@ -196,7 +164,22 @@ class Planner:
         kept = np.full(clients * width if self.memory else 0, len(space.slots), np.int32)
         if self.memory:
             kept[where] = held
-        return fields, union, places.reshape(clients, width), kept.reshape(-1, width), count
+        sent = None
+        if any(self.reads_only):
+            writing = [keys for keys, reads_only in zip(phases, self.reads_only, strict=True) if not reads_only]
+            trained = self._marks(writing, total)[touched]
+            sent = places.copy().reshape(clients, width)
+            sent[owner[~trained], rank[~trained]] = len(union)
+            count = np.bincount(owner[trained], minlength=len(cohort))
+        return fields, union, places.reshape(clients, width), kept.reshape(-1, width), sent, count
+
+    def _marks(self, phases: Sequence[Mapping[str, np.ndarray]], total: int) -> np.ndarray:
+        """Which of the cohort's S(i), one after the other, the batches of these phases touch."""
+        seen = np.full(total + 1, self.all_rows)
+        for keys in phases:
+            for key in keys.values():
+                seen[key.reshape(-1)] = True
+        return seen[:total]
 
     def _keys(
         self, space: Submodels, examples: np.ndarray, start: np.ndarray, total: int, real: np.ndarray | None
@@ -224,10 +207,12 @@ class Planner:
         union[: len(distinct)] = distinct
         return union, scratch[slots]
 
-    def _grow(self, name: str, need: int, exact: bool = False) -> int:
-        """The padded size for ``need``, with room to spare so that shapes, and so compilations, stay few."""
+    def _grow(self, name: str, need: int, most: int | None = None) -> int:
+        """The padded size for ``need``, with room to spare so that shapes, and so compilations, stay few; never beyond
+        ``most``, the largest that can be needed."""
         if name not in self.capacity or need > self.capacity[name]:
-            self.capacity[name] = max(self.multiple, need) if exact else bucket(need + need // 8)
+            spare = bucket(need + need // 8)
+            self.capacity[name] = spare if most is None else min(spare, most)
         return self.capacity[name]
 
 

@@ -86,12 +86,22 @@ class Message(NamedTuple):
     extra: dict[str, PyTree] = {}  # noqa: RUF012 (never changed)
 
 
+class Adaptation(NamedTuple):
+    """How a client makes the global model its own: ``apply(params, phase, key)`` gives the model that it would serve,
+    with its local leaves, from the global leaves and its support examples."""
+
+    model: "Model"
+    work: Work
+    apply: Callable[[Params, Phase, Key], Params]
+
+
 class Client(NamedTuple):
     """Local training: ``run(offer, memory, data, key) -> (message, memory)``.
 
     ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the stateless.  A client with
     ``rows="held"`` changes all rows it holds, not only those that its batches touch; with ``everyone`` all clients
-    must take part in every round.
+    must take part in every round.  ``adapt`` is how a client makes the trained model its own, if it does; one that
+    keeps a model says with ``serve(params, memory, key)`` which model, with its local leaves, it would serve.
     """
 
     model: "Model"
@@ -100,6 +110,8 @@ class Client(NamedTuple):
     run: Callable[[PyTree, PyTree, Data, Key], tuple[Message, PyTree]]
     rows: str = "touched"
     everyone: bool = False
+    adapt: Adaptation | None = None
+    serve: Callable[[Params, PyTree, Key], Params] | None = None
 
 
 class Parcel(NamedTuple):

@@ -7,6 +7,8 @@ import optax
 import pytest
 
 import fedslice as fs
+from fedslice.tasks.movielens_lr import features
+from fedslice.tasks.ratings import AGES, read
 
 MOVIELENS = fs.tasks.movielens_lr
 
@@ -36,6 +38,41 @@ def test_task_from_the_official_files(folder: Path) -> None:
     assert set(task.train.clients.tolist()) == {user for user, *_ in lines}
     names = task.train.names["features"]
     assert names[:9].tolist() == ["gender=F", "gender=M", *(f"age={age}" for age in (1, 18, 25, 35, 45, 50, 56))]
+
+
+def test_features_name_what_they_hold(folder: Path) -> None:
+    ratings = read(folder)
+    ids, rows, names = features(ratings)
+    assert ids.dtype == np.int32
+    assert (ids.shape, rows, len(set(names))) == ((len(ratings.user), 5), 9 + 10 * 10, 9 + 10 * 10)
+    gender, age = "FM"[ratings.gender[0]], AGES[ratings.age[0]]
+    film = f"movie={ratings.titles[ratings.movie[0]]}"
+    crossed = [f"gender={gender} & {film}", f"age={age} & {film}"]
+    assert names[ids[0]].tolist() == [f"gender={gender}", f"age={age}", film, *crossed]
+
+
+def test_without_gender_and_age_the_features_are_film_and_genres(tmp_path: Path) -> None:
+    (tmp_path / "movies.csv").write_text("movieId,title,genres\n7,Seven,Crime|Drama\n8,Eight,(no genres listed)\n")
+    lines = "".join(f"{user},{7 + user % 2},{3.5 + user % 2 / 2},{user}\n" for user in range(1, 11))
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + lines)
+    ids, rows, names = features(read(tmp_path))
+    assert names.tolist() == ["movie=Seven", "movie=Eight", "genre=Crime", "genre=Drama"]
+    assert rows == 4
+    assert ids[:2].tolist() == [[1, -1, -1], [0, 2, 3]]  # users 1 and 2
+    task = MOVIELENS.load(tmp_path)
+    assert task.model.tables["weight"].rows == 4
+    assert task.train.columns["label"].sum() + task.test.columns["label"].sum() == 5  # 3.5 is below 4
+
+
+def test_the_workload_says_what_the_task_is_run_with() -> None:
+    task, workload = MOVIELENS.synthetic(scale=0.01), MOVIELENS.WORKLOAD
+    assert (task.name, task.settings, task.learning_rates) == (
+        workload.name,
+        workload.settings,
+        workload.learning_rates,
+    )
+    assert (task.target, task.published) == (workload.target, workload.published)
+    assert "165" in workload.statistics["samples per client"]
 
 
 def test_it_trains_from_the_files(folder: Path) -> None:

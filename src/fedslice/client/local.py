@@ -96,22 +96,41 @@ def descend(
 
     The optimizer starts anew; local leaves are drawn afresh from ``key`` and trained along.
     """
-    start: Params = {**offer, **model.fresh(key)}
+    trained = {**offer, **model.fresh(key)}
+    end, metrics = train(model, optimizer, trained, {}, phase, corrections, offer, factor)
+    return {name: end[name] for name in offer}, metrics
+
+
+def train(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    trained: Params,
+    frozen: Params,
+    phase: Phase,
+    corrections: Sequence[Correction] = (),
+    start: Params | None = None,
+    factor: Array | float = 1.0,
+) -> tuple[Params, dict[str, Array]]:
+    """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after them, and the report.
+
+    Corrections see the leaves of ``start``.
+    """
+    anchor = start or {}
 
     def step(
         number: Array, carry: tuple[Params, optax.OptState], batch: Batch, size: Array
     ) -> tuple[tuple[Params, optax.OptState], Array]:
         params, state = carry
-        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, p, batch, size))(params)
+        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**frozen, **p}, batch, size))(params)
         for correct in corrections:
-            shared = {name: params[name] for name in offer}
-            grads = {**grads, **correct({name: grads[name] for name in offer}, shared, offer)}
+            shared = {name: params[name] for name in anchor}
+            grads = {**grads, **correct({name: grads[name] for name in anchor}, shared, anchor)}
         updates, state = optimizer.update(grads, state, params)
         updates = jax.tree.map(lambda leaf: factor * leaf, updates)
         return (optax.apply_updates(params, updates), state), loss
 
-    (end, _), metrics = loop(phase, step, (start, optimizer.init(start)))
-    return {name: end[name] for name in offer}, metrics
+    (end, _), metrics = loop(phase, step, (trained, optimizer.init(trained)))
+    return end, metrics
 
 
 def full_gradient(

@@ -98,6 +98,9 @@ def _load(folder: Path) -> Arrays | None:
 
 def _store(folder: Path, arrays: Arrays, recipe: str) -> Arrays:
     """Write to a temporary folder and rename it, so that a cache is whole or not there."""
+    data = folder.parent.parent
+    if data.exists() and not data.stat().st_mode & 0o222:  # such a folder is not to be changed, not even by root
+        raise PermissionError(f"{data} is read-only")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as scratch:
         new = Path(scratch, "new")

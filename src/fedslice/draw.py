@@ -1,0 +1,95 @@
+"""Which examples a client goes through: batches drawn independently, or shuffled passes.
+
+All randomness is a hash of the client's stream: its batches do not depend on who else takes part.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedslice.hashing import GOLDEN, splitmix
+from fedslice.parts import QUERY, SUPPORT, assign
+from fedslice.population import Population
+from fedslice.types import Work
+
+Drawn: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Example numbers [K, S, B], real examples a batch [K, S], steps a client [K]."""
+S32 = np.uint64(32)
+
+
+class Pool(NamedTuple):
+    """What a phase draws from: client i has ``counts[i]`` of the ``examples`` (None: of all), from ``begin[i]`` on."""
+
+    begin: np.ndarray
+    counts: np.ndarray
+    examples: np.ndarray | None
+    total: int
+
+    def draw(
+        self, cohort: np.ndarray, counts: np.ndarray, stream: np.ndarray, work: Work, room: Callable[[int], int]
+    ) -> Drawn:
+        """Batches for the clients of ``cohort``, who have ``counts`` examples here; ``room(steps)`` is the length to
+        pad to."""
+        first = np.minimum(self.begin[cohort], max(0, self.total - 1))  # some other one, never used, if it has none
+        if work.epochs is None:
+            drawn = independent(stream, first, counts, work.steps or 1, work.batch)
+        else:
+            drawn = shuffled(stream, first, counts, work, room)
+        return drawn if self.examples is None else (self.examples[drawn[0]], *drawn[1:])
+
+
+def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
+    """The pool of each phase."""
+    parts = {work.split: assign(population, work.split) for work in works if work.part != "all"}
+    found = []
+    for work in works:
+        if work.part == "all":
+            found.append(Pool(population.offsets[:-1], population.counts, None, population.examples))
+            continue
+        chosen = np.flatnonzero(parts[work.split] == {"support": SUPPORT, "query": QUERY}[work.part])
+        counts = np.bincount(population.owners[chosen], minlength=len(population))
+        examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
+        found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen)))
+    return found
+
+
+def independent(stream: np.ndarray, first: np.ndarray, counts: np.ndarray, steps: int, batch: int) -> Drawn:
+    """``steps`` batches, every example of them drawn from all of the client's."""
+    draws = np.arange(1, 1 + steps * batch, dtype=np.uint64) * GOLDEN
+    uniform = splitmix(stream[:, None] + draws) >> S32
+    choice = ((uniform * counts[:, None].astype(np.uint64)) >> S32).astype(np.int64)
+    examples = (choice + first[:, None]).reshape(len(counts), steps, batch)
+    some = counts > 0
+    sizes = np.where(some, batch, 0).astype(np.int32)[:, None].repeat(steps, 1)
+    return examples, sizes, np.where(some, steps, 0).astype(np.int32)
+
+
+def shuffled(
+    stream: np.ndarray, begin: np.ndarray, counts: np.ndarray, work: Work, room: Callable[[int], int]
+) -> Drawn:
+    """Passes over the client's examples, each in a new order; at most ``work.steps`` batches of them."""
+    clients, batch, epochs = len(counts), work.batch, work.epochs or 1
+    passes = -(-counts // batch)
+    steps = (passes * epochs if work.steps is None else np.minimum(passes * epochs, work.steps)).astype(np.int32)
+    shape = (clients, room(int(steps.max(initial=1))), batch)
+    examples = np.broadcast_to(begin[:, None, None], shape).copy()  # padding: the client's own data
+    number = np.arange(shape[1])
+    left = counts[:, None] - batch * (number % np.maximum(passes, 1)[:, None])  # at the start of each batch
+    sizes = np.where(number < steps[:, None], np.minimum(left, batch), 0).astype(np.int32)
+    owner = np.repeat(np.arange(clients), counts)
+    first = np.cumsum(counts) - counts
+    rank = np.arange(len(owner)) - first[owner]
+    bits = np.uint64(max(1, clients - 1).bit_length())
+    top = owner.astype(np.uint64) << (np.uint64(64) - bits)
+    for epoch in range(epochs):
+        step = epoch * passes[owner] + rank // batch
+        due = slice(None) if work.steps is None else step < steps[owner]
+        draws = splitmix(stream + np.uint64(epoch))[owner] + rank.astype(np.uint64) * GOLDEN
+        order = np.argsort(top | splitmix(draws) >> bits)
+        examples[owner[due], step[due], (rank % batch)[due]] = (begin[owner] + order - first[owner])[due]
+        if work.steps is not None and not np.any((epoch + 1) * passes < steps):
+            break
+    if work.steps is not None:  # the client's first example may be in none of its batches: pad with one that is
+        examples = np.where(np.arange(batch) < sizes[:, :, None], examples, examples[:, :1, :1])
+    return examples, sizes, steps
