@@ -1,6 +1,7 @@
 """The laws that every recipe obeys: one test for each law, over all recipes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +59,13 @@ def posterior(model: Model, population: Population) -> Algorithm:
     return fs.recipes.fedpa(model, optax.sgd(0.1), samples=2, window=1, burn_in=1, batch=4)
 
 
+def recon(**settings: Any) -> Callable[[Model, Population], Algorithm]:
+    """The bias is local; the table is global."""
+    return lambda model, population: fs.recipes.fedrecon(
+        replace(model, local=("bias",)), optax.sgd(0.1), reconstruction=optax.sgd(0.2), **{**WORK, **settings}
+    )
+
+
 R, P = fs.recipes, {"clients": 7}
 MOMENTUM = optax.sgd(0.05, momentum=0.5)
 TOP = fs.stage.compress(fs.stage.largest(0.3), feedback=True)
@@ -97,6 +105,15 @@ RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "afl": built(R.afl, optax.sgd(0.1), rate=0.5),
     "superquantile": built(R.superquantile, optax.sgd(0.1), share=0.5),
     "ifca": built(R.ifca, optax.sgd(0.1), models=2, spread=0.5),
+    "fedrecon": recon(reconstruct_steps=2),
+    "fedrecon-joint": recon(
+        split="none", reconstruct_epochs=1, steps=2, epochs=2, joint=True, server=optax.adagrad(0.1)
+    ),
+    "maml": built(R.maml, optax.sgd(0.1), inner_rate=0.1),
+    "maml-full": built(R.maml, optax.sgd(0.1), inner_rate=0.1, first_order=False, weights="examples"),
+    "reptile": built(R.reptile, optax.sgd(0.1), rate=0.5),
+    "ditto": built(R.ditto, optax.sgd(0.1), personal=optax.sgd(0.05), pull=0.5),
+    "fedper": lambda model, _: R.fedper(replace(model, local=("bias",)), optax.sgd(0.1), **WORK),
     "everything": sub(**EVERYTHING),
     "fedavg-topk": avg(stages=[TOP]),
 }
@@ -108,7 +125,7 @@ MOVES_IDLE_ROWS = {
     "fedavg-topk",  # the error kept from earlier rounds competes with the touched rows for the largest numbers
 }
 # Clients that always hold all of S(i): the law would compare a run with itself.
-ALWAYS_HELD = {"scaffold-1", "scaffold-2", "mime", "feddane", "feddyn", "fedpd", "fedmid"}
+ALWAYS_HELD = {"scaffold-1", "scaffold-2", "mime", "feddane", "feddyn", "fedpd", "fedmid", "ditto"}
 TOUCHED_IS_HELD = [name for name in RECIPES if name not in MOVES_IDLE_ROWS | ALWAYS_HELD]
 # Tables and dense leaves differ by definition (see the test of idle rows below):
 NOT_DENSE = {

@@ -15,6 +15,7 @@ from fedslice.algorithm import algorithm as algorithm
 from fedslice.evaluate import Evaluator as Evaluator
 from fedslice.evaluate import evaluate as evaluate
 from fedslice.heat import Heat as Heat
+from fedslice.kept import kept as kept
 from fedslice.model import Model as Model
 from fedslice.model import Table as Table
 from fedslice.model import lookup as lookup

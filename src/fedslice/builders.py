@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedslice import prox, recipes
+import optax
+
+from fedslice import parts, prox, recipes
 from fedslice.client import proximal
 from fedslice.errors import InputError
 from fedslice.heat import Heat
-from fedslice.settings import Settings, schedule
+from fedslice.settings import Settings, optimizer, schedule
 from fedslice.tasks.base import Task
 from fedslice.types import Algorithm
 
@@ -171,3 +173,58 @@ def superquantile(task: Task, s: Settings) -> Algorithm:
 def ifca(task: Task, s: Settings) -> Algorithm:
     """k models."""
     return recipes.ifca(task.model, s.client_optimizer, models=s.models, spread=s.spread, **_more(task, s))
+
+
+def _sent(task: Task, s: Settings) -> Heat | None:
+    """The heat of what clients send that train on their query examples alone."""
+    if not s.heat:
+        return None
+    _heat(task, s)  # refuses what cannot be
+    return (task.train if s.split == "none" else parts.query(task.train, s.split)).heat(task.model)
+
+
+def fedrecon(task: Task, s: Settings) -> Algorithm:
+    """``steps`` is here the most batches of one pass, as the paper counts; heat is that of the query examples."""
+    local = {
+        "split": s.split,
+        "reconstruct_steps": s.reconstruct_steps,
+        "reconstruct_epochs": s.reconstruct_epochs,
+        "joint": s.joint,
+        "batch": s.batch,
+        **({"steps": s.steps, "epochs": 1} if s.steps else {"epochs": s.epochs}),
+    }
+    more = {**_without(_more(task, s), "steps", "epochs", "batch"), "heat": _sent(task, s), **_both(s)}
+    return recipes.fedrecon(
+        task.model, s.client_optimizer, reconstruction=optax.sgd(s.reconstruct_rate), **more, **local
+    )
+
+
+def _both(s: Settings) -> dict[str, Any]:
+    """The server's optimizer, and the schedule of the clients' rate."""
+    return {"server": s.server_optimizer, "schedule": schedule(s.client_schedule)}
+
+
+def maml(task: Task, s: Settings) -> Algorithm:
+    """Full MAML changes support rows too, so its heat is that of all examples."""
+    more = {**_more(task, s), **_both(s)}
+    if s.first_order:
+        more["heat"] = _sent(task, s)
+    own = {"inner_rate": s.inner_rate, "first_order": s.first_order, "split": s.split}
+    return recipes.maml(task.model, s.client_optimizer, **own, **more)
+
+
+def reptile(task: Task, s: Settings) -> Algorithm:
+    """The server's rate is its epsilon."""
+    more = {**_without(_more(task, s), "weights"), "schedule": schedule(s.client_schedule)}
+    return recipes.reptile(task.model, s.client_optimizer, rate=s.server_rate, split=s.split, **more)
+
+
+def ditto(task: Task, s: Settings) -> Algorithm:
+    """The clients' own models have a rate of their own."""
+    own = {"pull": s.pull, "personal": optimizer(s.client, s.personal_rate or s.client_rate)}
+    return recipes.ditto(task.model, s.client_optimizer, **own, **_more(task, s), **_both(s))
+
+
+def fedper(task: Task, s: Settings) -> Algorithm:
+    """For tasks whose model has local leaves."""
+    return recipes.fedper(task.model, s.client_optimizer, **_more(task, s), **_both(s))

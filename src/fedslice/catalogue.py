@@ -338,6 +338,89 @@ ALGORITHMS: dict[str, Method] = {
         unused=(*_SERVER, "client_schedule"),
         options={"models": (2, "k (our choice)"), "spread": (0.1, "size of the noise that makes them differ at first")},
     ),
+    "fedrecon": Method(
+        "local leaves rebuilt on the device each round, global ones trained with them; nothing is kept",
+        "R: l <- l - eta_r grad_l F(g, l; support), k_r times from a fresh l, g frozen\n"
+        "U: g <- g - eta grad_g F(g, l; query), k_u times, l frozen;   delta_i = change of g,  w_i = |query|",
+        "Singhal et al., Federated Reconstruction: Partially Local Federated Learning, NeurIPS 2021.",
+        "Models with local leaves (a user's vector, embeddings of private words) and so many clients that none comes twice. First-order "
+        "meta-learning: with k_u = 1 the update is minus the rate times the query gradient at the rebuilt l. run and compare judge it by ReconEval: an unseen "
+        "client rebuilds l on its support examples and is scored on its query examples. `steps` and `reconstruct_steps` are here the most batches of one "
+        "pass, and of a few, as in the paper.",
+        "2 |g|, g without the local leaves",
+        "(k_r + k_u) b",
+        builders.fedrecon,
+        options={
+            **HEAT,
+            "split": (
+                "half",
+                "support and query: half (random), time or time:COLUMN (earlier, later), none (all for both)",
+            ),
+            "reconstruct_steps": (50, "k_r at most (the paper's MovieLens setting)"),
+            "reconstruct_epochs": (5, "passes over support at most (the authors' code)"),
+            "reconstruct_rate": (0.1, "eta_r (the authors' setting)"),
+            "joint": (False, "U trains l too"),
+        },
+    ),
+    "maml": Method(
+        "a model that one gradient step makes a client's own (Per-FedAvg)",
+        "w' = w - alpha grad f(w; s),   w <- w - eta grad f(w'; q),   support batch s, query batch q\n"
+        "full: (I - alpha H) grad f(w'; q), H the Hessian of f(w; s);   delta_i = change of w",
+        "Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach, NeurIPS 2020; "
+        "Finn et al., ICML 2017.",
+        "Clients, new ones too, that will adapt by a step or a few before they use the model; run and compare judge it after adapting. "
+        "Its global model alone is not meant to be good. Full MAML needs a loss that is twice differentiable.",
+        "2d (first order: of tables, up the query rows only)",
+        "2 tau b (full: and as many Hessian products)",
+        builders.maml,
+        options={
+            **HEAT,
+            "inner_rate": (0.1, "alpha (our choice)"),
+            "first_order": (True, "leave the Hessian out (FOMAML)"),
+            "split": ("half", "support and query, as for fedrecon; the paper draws both from all: none"),
+        },
+        defaults={"weights": "uniform"},
+    ),
+    "reptile": Method(
+        "FedAvg with uniform weights and a server rate, fine-tuned by each client",
+        "delta_i = (tau local steps from x) - x\nx <- x + epsilon mean_i delta_i,   epsilon = server_rate",
+        "Nichol et al., On First-Order Meta-Learning Algorithms, 2018.",
+        "As maml, without pairs of batches; with one local step it is joint training. run and compare judge it after fine-tuning by the same local work.",
+        "2d",
+        "tau b",
+        builders.reptile,
+        options={**HEAT, "split": ("half", "support, to adapt on, and query, to be judged by")},
+        unused=("weights", "server", "server_schedule"),
+    ),
+    "ditto": Method(
+        "FedAvg, and on each client a model of its own that is pulled to the global one",
+        "w as in FedAvg\nv_i <- v_i - eta_p (grad F_i(v_i) + lambda (v_i - w_t)),   kept by client i",
+        "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021.",
+        "Clients that come again and differ. lambda 0 is training alone, a large one the global model (eta_p lambda must stay below 2). v_i starts as the first "
+        "global model and has only the client's own rows, all of which are pulled, so that it works on all of S(i). run and compare judge the "
+        "clients' own models where the test set has the clients of the training.",
+        "2d",
+        "2 tau b",
+        builders.ditto,
+        memory="v_i, one model of the client's slice",
+        options={
+            **HEAT,
+            "pull": (1.0, "lambda (one of the values the paper chooses from)"),
+            "personal_rate": (0.0, "eta_p (0: the client rate)"),
+        },
+    ),
+    "fedper": Method(
+        "global leaves averaged, local ones kept by each client between its rounds",
+        "(g, l_i) <- (g, l_i) - eta grad F_i(g, l_i), tau times;   delta_i = change of g,  l_i is kept",
+        "Arivazhagan et al., Federated Learning with Personalization Layers, 2019.",
+        "Few, stable clients and a model with local leaves, such as movielens-mf; where hardly any client comes twice use fedrecon.",
+        "2 |g|",
+        "tau b",
+        builders.fedper,
+        memory="the local leaves l_i",
+        limits="models without local leaves",
+        options=HEAT,
+    ),
 }
 
 

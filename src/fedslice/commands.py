@@ -2,20 +2,21 @@
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from fedslice import export, report
+from fedslice import recommend as recommender
 from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for
 from fedslice.errors import DivergedError, InputError
 from fedslice.experiment import Experiment, Scorer
 from fedslice.frames import from_file
 from fedslice.progress import show
-from fedslice.registry import TASKS
-from fedslice.tasks import logistic, ratings
-from fedslice.tasks.base import Task
+from fedslice.registry import TASKS, find_task, obtain, present, task_page
+from fedslice.tasks import logistic
+from fedslice.tasks.base import Task, Workload
+from fedslice.tasks.files import data_home
 
 
 def algorithms(options: argparse.Namespace) -> None:
@@ -36,22 +37,62 @@ def listing(summaries: dict[str, str]) -> None:
         print(f"{name:<{width}}  {summary}")
 
 
+def tasks(options: argparse.Namespace) -> None:
+    """List the tasks, or show one: sizes, settings, published results, and the data that are here."""
+    if options.markdown:
+        print(task_page(), end="")
+        return
+    if options.name is None:
+        listing({name: workload.summary for name, workload in TASKS.items()})
+        return
+    workload = find_task(options.name)
+    parts = {**workload.sections(), "data": _whereabouts(workload, options.data_dir or data_home())}
+    if options.json:
+        _print_json({"name": workload.name, "summary": workload.summary, **parts})
+        return
+    print(f"{workload.name}: {workload.summary}")
+    for title, cells in parts.items():
+        width = max(map(len, cells))
+        print(f"\n{title}\n" + "\n".join(f"  {key:<{width}}  {value}" for key, value in cells.items()))
+
+
+def _whereabouts(workload: Workload, place: Path) -> dict[str, str]:
+    scale = f", scale {workload.scale:g} unless you say --scale" if workload.scale != 1 else ""
+    made = {"--synthetic": f"generated, nothing to download{scale}"}
+    if workload.load is None:
+        return made
+    found = ", ".join(present(workload, place)) or f"nothing; fedslice data {workload.name} fetches or explains"
+    return {f"in {place}": found, "needed": workload.needs, **made}
+
+
+def data(options: argparse.Namespace) -> None:
+    """Fetch a task's data, or say where to get them."""
+    workload = find_task(options.name)
+    if workload.load is None:
+        say(f"{workload.name} needs no data: it is generated")
+        return
+    place = obtain(workload, options.dir)
+    print(f"{workload.name}: {', '.join(present(workload, place))} in {place}")
+    where = f" --data-dir {place}" if options.dir else ""
+    print(f"try: fedslice run {workload.name}{where}")
+
+
 def _task(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
     if options.task == "lr" or options.data is not None:
         return _own(options)
-    if options.task not in TASKS:
-        raise InputError(f"there is no task {options.task!r}; there are {', '.join(TASKS)}, and lr for your own --data")
-    workload = TASKS[options.task]
+    workload = find_task(options.task)
     if options.synthetic or workload.load is None:
-        if not 0 < options.scale <= 100:
-            raise InputError(f"--scale {options.scale}: give a number above 0, up to 100")
-        return workload.synthetic(scale=options.scale)
+        scale = workload.scale if options.scale is None else options.scale
+        if not 0 < scale <= 100:
+            raise InputError(f"--scale {scale}: give a number above 0, up to 100")
+        if scale != 1 and options.scale is None:
+            say(f"generating {workload.name} at scale {scale:g} of the published size (--scale 1 for all of it)")
+        return workload.synthetic(scale=scale)
     if options.data_dir is not None:
         return workload.load(options.data_dir)
-    home = Path(os.environ.get("FEDSLICE_DATA", Path.home() / ".cache" / "fedslice"))
-    say(f"looking for the data in {home} (set FEDSLICE_DATA to change this)")
-    return workload.load(ratings.fetch_ml1m(home))
+    say(f"looking for the data in {data_home()} (set FEDSLICE_DATA to change this)")
+    return workload.load(obtain(workload))
 
 
 def _own(options: argparse.Namespace) -> Task:
@@ -86,11 +127,12 @@ def _experiment(options: argparse.Namespace, task: Task, algorithm: str, seed: i
 
 def run_task(options: argparse.Namespace) -> None:
     """Train one algorithm."""
-    find_method(options.algorithm)
+    algorithm = options.algorithm or (TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg")
+    find_method(algorithm)
     task = _task(options)
-    out = options.out or _free(Path("runs"), f"{task.name}-{options.algorithm}")
+    out = options.out or _free(Path("runs"), f"{task.name}-{algorithm}")
     emit = _print_json if options.json else _print_line
-    experiment = _experiment(options, task, options.algorithm, options.seed, out=out, emit=emit)
+    experiment = _experiment(options, task, algorithm, options.seed, out=out, emit=emit)
     say(f"{task.name} on {task.source}: {len(task.train):,} clients, {task.train.examples:,} training examples")
     done = experiment.execute()
     if not options.json:
@@ -186,6 +228,21 @@ def _unlabelled(options: argparse.Namespace) -> Task:
     fields = _names(options.features)
     people = from_file(options.data, client=options.client, features=fields)
     return logistic.whole(people, fields)
+
+
+def recommend(options: argparse.Namespace) -> None:
+    """A new user's best items."""
+    model, ways = recommender.trained(options.model)
+    given = {"steps": options.steps, "rate": options.rate}
+    ways |= {name: value for name, value in given.items() if value is not None}
+    ratings = recommender.read_ratings(options.user)
+    found = recommender.recommend(model, ratings, top=options.top, fewest=options.fewest, **ways)
+    if options.json:
+        for each in found:
+            _print_json(each._asdict())
+        return
+    cells = [[str(place), f"{each.score:.2f}", each.name, f"{each.heat:,}"] for place, each in enumerate(found, 1)]
+    print(report.text_table(["", "stars", "item", "clients"], cells))
 
 
 def export_run(options: argparse.Namespace) -> None:

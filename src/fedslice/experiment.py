@@ -18,12 +18,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedslice import clusters, export
 from fedslice.catalogue import find_method
 from fedslice.checkpoint import NAME as CHECKPOINT
 from fedslice.checkpoint import atomic_write
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator
+from fedslice.kept import Kept
+from fedslice.personal import Gain, Personal
 from fedslice.progress import bar
 from fedslice.registry import sampler_for
 from fedslice.settings import Settings
@@ -31,6 +35,7 @@ from fedslice.simulate import Run, simulate
 from fedslice.tasks.base import Task
 
 TRAIN_SAMPLE = 10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
+TRAIN_CLIENTS = 200  # training clients that rebuild their local leaves to be measured
 LAP = 100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
 TRAFFIC = ("examples", "bytes_down", "bytes_up")
@@ -42,9 +47,19 @@ class Scorer:
     """Measures train loss, test loss and the task's metrics; made once for a task, used by all its runs."""
 
     def __init__(self, task: Task) -> None:
-        test = task.test if task.measured is None else task.test.sample(task.measured)
-        self.task, self.test = task, Evaluator(task.model, test)
-        self.train = Evaluator(task.model, task.train.sample(TRAIN_SAMPLE))
+        self.task = task
+        self.judges: tuple[Run, list[Callable[[], Gain]]] | None = None
+
+    @cached_property
+    def test(self) -> Evaluator:
+        """The test set, or as much of it as the task asks for."""
+        some = self.task.test if self.task.measured is None else self.task.test.sample(self.task.measured)
+        return Evaluator(self.task.model, some)
+
+    @cached_property
+    def train(self) -> Evaluator:
+        """A sample of the training data."""
+        return Evaluator(self.task.model, self.task.train.sample(TRAIN_SAMPLE))
 
     @cached_property
     def all(self) -> Evaluator:
@@ -53,12 +68,44 @@ class Scorer:
 
     def __call__(self, run: Run) -> dict[str, float]:
         """The figures of one evaluation."""
+        client, more = run.algorithm.client, {}
         if run.algorithm.server.several:  # each client with the model that suits its own training data
             train, test = (clusters.evaluate(run, self.all, each).pooled for each in (self.train, self.test))
+        elif client.serve or client.adapt or self.task.model.local:
+            gains = [judge() for judge in self._judges(run)]
+            train, test = (gain.after.pooled for gain in gains)
+            spread = gains[1].spread("loss")
+            more = {f"gain_{name}": spread[name] for name in ("mean", "p10", "worst", "share")}
         else:
             train, test = (each(run.params(each.ids())).pooled for each in (self.train, self.test))
         figures = {"train_loss": train["loss"], "test_loss": test["loss"]}
-        return figures | {name: value for name, value in test.items() if name != "loss"}
+        return figures | {name: value for name, value in test.items() if name != "loss"} | more
+
+    def _judges(self, run: Run) -> list[Callable[[], Gain]]:
+        """What clients make of the model, or keep: some of the training clients, and those of the test set."""
+        if self.judges is None or self.judges[0] is not run:
+            self.judges = run, self._kept(run) if self._known(run) else self._adapting(run)
+        return self.judges[1]
+
+    def _known(self, run: Run) -> bool:
+        """Whether clients keep models, and the test set is of the same clients."""
+        return run.algorithm.client.serve is not None and np.array_equal(
+            self.task.test.clients, self.task.train.clients
+        )
+
+    def _kept(self, run: Run) -> list[Callable[[], Gain]]:
+        train = self.task.train
+        chosen = np.random.default_rng(0).permutation(train.examples) < TRAIN_SAMPLE
+        return [Kept(run, train.select(chosen)), Kept(run, self.task.test)]
+
+    def _adapting(self, run: Run) -> list[Callable[[], Gain]]:
+        adaptation = run.algorithm.client.adapt or self.task.adaptation
+        if adaptation is None:
+            raise InputError(f"{self.task.name} has local leaves and no way to rebuild them: use --algorithm fedrecon")
+        train, test = self.task.train, self.task.test
+        some = train.subset(np.random.default_rng(0).permutation(len(train))[:TRAIN_CLIENTS])
+        judges = [Personal(each, adaptation) for each in (some, test)]
+        return [lambda judge=judge: judge(run.params(judge.ids())) for judge in judges]  # type: ignore[misc]
 
 
 @dataclass

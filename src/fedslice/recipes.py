@@ -17,6 +17,7 @@ from fedslice.client.local import Correction, Schedule
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.model import Model
+from fedslice.parts import Split
 from fedslice.prox import Regulariser
 from fedslice.reduce import worst
 from fedslice.types import Algorithm, Client, Reduce, Server, Stage
@@ -293,6 +294,88 @@ def ifca(model: Model, client: Optimizer, *, models: int = 2, spread: float = 0.
     if mix.get("heat") is not None:
         raise InputError("IFCA divides a row's holders between its models, so N / n_m would be wrong: leave heat out")
     return _compose("ifca", local_parts.cluster(model, client, **work), servers.cluster(model, models, spread), **mix)
+
+
+def fedrecon(
+    model: Model, client: Optimizer, *, reconstruction: Optimizer, server: Optimizer | None = None, **more: Any
+) -> Algorithm:
+    """FedRecon (Singhal et al. 2021): local leaves rebuilt on support, global ones trained on query; local work as in
+    ``client.reconstruct``.  Updates weigh as their query examples, so ``heat`` is that of the query part,
+    ``parts.query(population, split).heat(model)``.
+
+    >>> from fedslice.tasks import quadratic
+    >>> model = quadratic.example1(clients=4).model
+    >>> fedrecon(model, optax.sgd(0.5), reconstruction=optax.sgd(0.1), steps=1, batch=1).name
+    'fedrecon'
+    """
+    mix, work = _split(more)
+    local = local_parts.reconstruct(model, client, reconstruction=reconstruction, **work)
+    return _compose("fedrecon", local, servers.optimize(server), **mix)
+
+
+def maml(
+    model: Model,
+    client: Optimizer,
+    *,
+    inner_rate: float,
+    server: Optimizer | None = None,
+    weights: str = "uniform",
+    **more: Any,
+) -> Algorithm:
+    """Federated MAML, Per-FedAvg (Fallah et al. 2020): the model that one gradient step makes a client's own; local
+    work and ``first_order`` as in ``client.maml``.  Weights by examples count those of query.  First order with a split
+    sends rows of the query part: ``heat`` is then ``parts.query(population, split).heat(model)``.
+
+    >>> from fedslice.tasks import quadratic
+    >>> maml(quadratic.example1(clients=4).model, optax.sgd(0.5), inner_rate=0.1, steps=1, batch=1).name
+    'maml'
+    """
+    mix, work = _split({**more, "weights": weights})
+    local = local_parts.maml(model, client, inner_rate=inner_rate, **work)
+    return _compose("maml", local, servers.optimize(server), **mix)
+
+
+def reptile(
+    model: Model, client: Optimizer, *, rate: float | optax.Schedule = 1.0, split: Split = "half", **more: Any
+) -> Algorithm:
+    """Reptile (Nichol et al. 2018): FedAvg with uniform weights and ``rate`` (their epsilon, or a schedule by round) on
+    the server.  A client adapts by the same local work on its support examples.
+
+    >>> from fedslice.tasks import quadratic
+    >>> reptile(quadratic.example1(clients=4).model, optax.sgd(0.5), rate=0.5, steps=5, batch=1).name
+    'reptile'
+    """
+    mix, work = _split(more, weights="uniform")
+    local = local_parts.sgd(model, client, **work)
+    tuning = {name: work[name] for name in ("steps", "epochs", "batch") if name in work}
+    adapting = local._replace(adapt=local_parts.finetune(model, client, split=split, **tuning))
+    return _compose("reptile", adapting, servers.optimize(optax.sgd(rate)), **mix)
+
+
+def ditto(model: Model, client: Optimizer, *, server: Optimizer | None = None, **more: Any) -> Algorithm:
+    """Ditto (Li et al. 2021): FedAvg, and on each client a model of its own that is pulled to the global one; ``pull``,
+    ``personal`` and local work as in ``client.ditto``.  ``kept.kept`` tells what the clients' own models gain.
+
+    >>> from fedslice.tasks import quadratic
+    >>> ditto(quadratic.example1(clients=4).model, optax.sgd(0.1), pull=0.5, steps=5, batch=1).name
+    'ditto'
+    """
+    mix, work = _split(more)
+    return _compose("ditto", local_parts.ditto(model, client, **work), servers.optimize(server), **mix)
+
+
+def fedper(model: Model, client: Optimizer, *, server: Optimizer | None = None, **more: Any) -> Algorithm:
+    """FedPer (Arivazhagan et al. 2019): FedAvg on the global leaves; each client keeps its local ones between rounds.
+    ``kept.kept`` tells what they gain.
+
+    >>> import jax.numpy as jnp
+    >>> first = {"g": jnp.zeros(()), "l": jnp.zeros(())}
+    >>> model = Model(lambda key: first, lambda p, b: (p["g"] + p["l"] - b["a"]) ** 2, local="l")
+    >>> fedper(model, optax.sgd(0.1), steps=5, batch=1).name
+    'fedper'
+    """
+    mix, work = _split(more)
+    return _compose("fedper", local_parts.keep(model, client, **work), servers.optimize(server), **mix)
 
 
 def _split(more: dict[str, Any], **fixed: Any) -> tuple[dict[str, Any], dict[str, Any]]:

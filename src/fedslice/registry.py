@@ -1,41 +1,109 @@
-"""The command line's tasks by name, and who takes part in a round."""
+"""The tasks by name, where their data are, and who takes part in a round."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from fedslice import sampling
 from fedslice.catalogue import Method
-from fedslice.errors import InputError
+from fedslice.errors import InputError, MissingDataError
 from fedslice.sampling import Sampler
 from fedslice.settings import Settings
-from fedslice.tasks import movielens_lr, quadratic
-from fedslice.tasks.base import Task
-
-
-class Workload(NamedTuple):
-    """A task by name."""
-
-    summary: str
-    synthetic: Callable[..., Task]
-    load: Callable[[Path], Task] | None = None
-
+from fedslice.tasks import (
+    amazon_din,
+    cifar10_resnet,
+    gld_mobilenet,
+    movielens_lr,
+    movielens_mf,
+    quadratic,
+    sent140_lstm,
+    shakespeare_lstm,
+    stackoverflow_lstm,
+    stackoverflow_transformer,
+    synthetic_glm,
+    taobao_din,
+)
+from fedslice.tasks.base import Workload
+from fedslice.tasks.files import data_home, fetch, locate_all
 
 TASKS: dict[str, Workload] = {
-    "movielens-lr": Workload(
-        "will a user rate a film 4 or better; logistic regression, 37,069 features, 6,040 clients",
-        movielens_lr.synthetic,
-        movielens_lr.load,
-    ),
-    "example1": Workload(
-        "two parameters, one held by all clients and one by a single client (FedSubAvg paper, Example 1)",
-        lambda scale=1.0: quadratic.example1(max(2, round(100 * scale))),
-    ),
-    "quadratic": Workload(
-        "random quadratics on random slices, with known optimum",
-        lambda scale=1.0: quadratic.random_quadratic(clients=max(2, round(50 * scale))).task,
-    ),
+    workload.name: workload
+    for workload in (
+        movielens_lr.WORKLOAD,
+        sent140_lstm.WORKLOAD,
+        amazon_din.WORKLOAD,
+        taobao_din.WORKLOAD,
+        movielens_mf.WORKLOAD,
+        stackoverflow_lstm.WORKLOAD,
+        stackoverflow_transformer.WORKLOAD,
+        shakespeare_lstm.WORKLOAD,
+        cifar10_resnet.WORKLOAD,
+        gld_mobilenet.WORKLOAD,
+        synthetic_glm.WORKLOAD,
+        quadratic.WORKLOAD,
+        quadratic.EXAMPLE1,
+    )
 }
+
+
+def find_task(name: str) -> Workload:
+    """A task by name, or an error that lists them.
+
+    >>> find_task("quadratic").name
+    'quadratic'
+    """
+    if name not in TASKS:
+        raise InputError(f"there is no task {name!r}; there are {', '.join(TASKS)}, and lr for your own --data")
+    return TASKS[name]
+
+
+INTRODUCTION = """# Tasks
+
+The workloads of the papers, each with the reader of its real data, its model, the published settings and results, and
+a generator of the published shape. `fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were
+found, `fedslice data NAME` fetches the data or says where to get them, `--synthetic` needs none. This page is made by
+`fedslice tasks --markdown`.
+
+Parsed data are kept beside the original files, in a folder `.fedslice`, and made anew when the files change.
+"""
+
+
+def task_page() -> str:
+    """All tasks as one Markdown page.
+
+    >>> task_page().startswith("# Tasks")
+    True
+    """
+    parts = [INTRODUCTION]
+    for workload in TASKS.values():
+        about = workload.needs and f"\nReal data: {workload.needs}\n"
+        parts.append(f"## {workload.name}\n\n{workload.summary[0].upper()}{workload.summary[1:]}.\n{about}")
+        for title, cells in workload.sections().items():
+            rows = "\n".join(f"| {key} | {value} |" for key, value in cells.items())
+            parts.append(f"| {title} | |\n|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def present(workload: Workload, place: Path) -> list[str]:
+    """Which of the task's files are in ``place``: a folder, an archive or one of the files."""
+    found: list[str] = []
+    for pattern in workload.files:
+        try:
+            found += [file.name for file in locate_all(place, pattern, needs="")]
+        except MissingDataError:
+            continue
+    return list(dict.fromkeys(found))
+
+
+def obtain(workload: Workload, place: Path | None = None) -> Path:
+    """Where the task's real data are: in ``place`` or the data home, else downloaded, else an error with advice."""
+    home = place or data_home()
+    if present(workload, home):
+        return home
+    if workload.download is not None and not home.is_file():
+        return fetch(workload.download, home)
+    raise MissingDataError(
+        f"the data of {workload.name} are not in {home}. {workload.needs} Put them there (FEDSLICE_DATA changes the "
+        "place), name their folder with --data-dir, or use --synthetic for generated data."
+    )
 
 
 def sampler_for(method: Method, settings: Settings) -> Sampler:

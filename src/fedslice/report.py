@@ -49,10 +49,10 @@ def _span(low: float, high: float) -> str:
 def comparison(groups: Mapping[str, Sequence[Experiment]]) -> str:
     """Rounds to target and final figures of each algorithm over its seeds, as Table 2 of the FedSubAvg paper."""
     rows = []
+    metrics = list(dict.fromkeys(key for runs in groups.values() for key in Experiment.figures(runs[0].lines[-1])))
     for name, runs in groups.items():
         last = [run.lines[-1] for run in runs]
-        metrics = list(Experiment.figures(last[0]))
-        cells = [_spread([line[key] for line in last]) for key in metrics]
+        cells = [_spread([line[key] for line in last]) if key in last[0] else "" for key in metrics]
         megabytes = np.mean([(line["bytes_down"] + line["bytes_up"]) / line["round"] / 1e6 for line in last])
         rows.append([name, *([_rounds(runs)] if runs[0].task.target else []), *cells, f"{megabytes:.3f}"])
     target = next(iter(groups.values()))[0].task.target

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedslice.model import Model
 from fedslice.population import Population
+from fedslice.types import Adaptation
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Task:
     published: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     measured: int | None = None
+    adaptation: Adaptation | None = None  # how clients get their local leaves, where the algorithm does not say
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ class Download:
 class Workload:
     """A task by name, before any data are read: what there is to know, and how to make it.
 
-    ``synthetic(seed=, scale=)`` generates data of the published shape; ``load(path)`` reads the real data from a file, a
+    ``synthetic(seed=, scale=)`` generates data of the published shape; ``load(path)`` reads the real data: a file, a
     folder or an archive.  ``scale`` is the generator's size where the user asks for none: below 1 for what would be too
     slow on a small machine.  ``needs`` says in words which files ``load`` takes and where they are to be had.
     """
@@ -72,6 +74,7 @@ class Workload:
     files: tuple[str, ...] = ()  # names (or patterns) of which the data folder must hold one
     download: Download | None = None
     scale: float = 1.0
+    algorithm: str = "fedsubavg"  # the one to run if the user names none
     statistics: Mapping[str, str] = field(default_factory=dict)  # as published
     settings: Mapping[str, Any] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""Ditto (Li et al. 2021): beside the global model, each client trains one of its own that is pulled to it.
+
+    w   as in FedAvg
+    v_i <- v_i - Opt(grad F_i(v_i; xi) + lambda (v_i - w_t))     kept by the client, in the same round
+
+v_i starts as the first global model; of tables it has the client's own rows.  All of them are pulled in every step, so
+a client works on all of S(i).  lambda = 0 is training alone, a large one the global model.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedslice.client.keep import Own, nothing_yet, own_leaves
+from fedslice.client.local import (
+    Correction,
+    Schedule,
+    check_optimizer,
+    descend,
+    proximal,
+    subtract,
+    train,
+    work,
+)
+from fedslice.errors import InputError
+from fedslice.model import Model
+from fedslice.types import Adaptation, Client, Data, Key, Message, Params, Phase, PyTree
+
+
+def ditto(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    *,
+    personal: optax.GradientTransformation | None = None,
+    pull: float = 1.0,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 32,
+    personal_steps: int | None = None,
+    personal_epochs: int | None = None,
+    corrections: Sequence[Correction] = (),
+    schedule: Schedule | None = None,
+) -> Client:
+    """``optimizer`` on the global model, ``personal`` (default: the same) on the client's own; ``pull`` is lambda.
+
+    Both go through the same batches unless ``personal_steps`` or ``personal_epochs`` says otherwise; both optimizers
+    start anew each round.  Corrections and schedule are for the global model.  Local leaves belong to v_i and are
+    kept, without a pull; the global model trains with fresh ones.  A client serves v_i once it took part, before that
+    the global model.  A newcomer trains v from the global model, by the same work on its support examples.
+
+    >>> from fedslice.tasks import quadratic
+    >>> ditto(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
+    'held'
+    """
+    own_optimizer = optimizer if personal is None else personal
+    check_optimizer(optimizer)
+    check_optimizer(own_optimizer)
+    if not pull >= 0:
+        raise InputError(f"pull={pull} must not be negative: it would push clients away from the global model")
+    shared = work(steps, epochs, batch)
+    another = personal_steps is not None or personal_epochs is not None
+    own_work = work(personal_steps, personal_epochs, batch) if another else shared
+
+    def towards(start: Params, phase: Phase, centre: Params) -> tuple[Params, dict[str, jax.Array]]:
+        return train(model, own_optimizer, start, {}, phase, [proximal(pull)], centre)
+
+    def run(offer: PyTree, memory: Own, data: Data, key: Key) -> tuple[Message, Own]:
+        factor = 1.0 if schedule is None else schedule(data.round)
+        end, metrics = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
+        own, done = towards(own_leaves(model, memory, key), data.phases[-1], offer)
+        update = _both_or_none(subtract(end, offer), own)
+        return Message(update, data.examples, metrics), Own(own, memory.rounds + (done["steps"] > 0))
+
+    def adapt(params: Params, phase: Phase, key: Key) -> Params:
+        return towards({**params, **model.fresh(key)}, phase, params)[0]
+
+    def serve(params: Params, memory: Own, key: Key) -> Params:
+        own = own_leaves(model, memory, key)
+        ready = {name: own[name] for name in params}
+        return {**own, **jax.tree.map(lambda v, w: jnp.where(memory.rounds > 0, v, w), ready, params)}
+
+    return Client(
+        model,
+        (shared, own_work) if another else (shared,),
+        lambda params: nothing_yet(model, params),
+        run,
+        rows="held",
+        adapt=Adaptation(model, own_work._replace(part="support"), adapt),
+        serve=serve,
+    )
+
+
+def _both_or_none(update: Params, own: Params) -> Params:
+    """The update; NaN if the client's own model is not finite, so that the client counts as failed and keeps the
+    model that it had."""
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(own)]))
+    return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.nan), update)
