@@ -102,3 +102,9 @@ def test_spread_over_clients() -> None:
     assert spread == {k: pytest.approx(v) for k, v in
                       {"mean": 2.75, "p10": 1.3, "median": 2.5, "p90": 4.4, "worst": 5.0}.items()}  # fmt: skip
     assert str(Scores({"loss": 0.5, "big": 1.0}, {})) == "loss 0.5000, big 1.0000"
+
+
+def test_a_model_that_is_traced_otherwise_for_one_example_is_sized_too() -> None:
+    """Some operations vanish for a batch of one, as in the hand-written LSTM."""
+    task = fs.tasks.sent140_lstm.synthetic(scale=0.01)
+    assert len(fs.Evaluator(task.model, task.test).chunks) >= 1

@@ -68,7 +68,7 @@ class Evaluator:
             inputs = [int(np.prod(leaf.shape)) for leaf in batch.values()]
             return [sum(inputs), *_results(jax.make_jaxpr(model.measure)(params, batch).jaxpr)]
 
-        growth = max(two - one for one, two in zip(sizes(1), sizes(2), strict=True))
+        growth = max(two - one for one, two in zip(sizes(2), sizes(3), strict=True))
         return max(1, CHUNK // max(1, growth))
 
     def ids(self) -> dict[str, np.ndarray]:

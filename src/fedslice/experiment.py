@@ -59,7 +59,7 @@ class Scorer:
     @cached_property
     def train(self) -> Evaluator:
         """A sample of the training data."""
-        return Evaluator(self.task.model, self.task.train.sample(TRAIN_SAMPLE))
+        return Evaluator(self.task.model, self.task.train.sample(min(TRAIN_SAMPLE, self.task.measured or TRAIN_SAMPLE)))
 
     @cached_property
     def all(self) -> Evaluator:

@@ -32,7 +32,7 @@ class Target:
 class Task:
     """One workload, ready to train: ``settings`` and each algorithm's ``learning_rates`` are the published ones.
 
-    ``measured`` is how many test examples are looked at while it trains, where all of them would take too long.
+    ``measured`` is how many test (and training) examples are looked at while it trains, where more would take too long.
     """
 
     name: str
