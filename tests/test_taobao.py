@@ -203,7 +203,8 @@ def test_the_generator_has_the_published_sizes(generated):
     assert counts.mean() == pytest.approx(344, abs=1)
     assert np.std(np.log(counts)) == pytest.approx(0.65, abs=0.08)
     rows = {name: table.rows for name, table in generated.model.tables.items()}
-    assert rows == {"user": 490, "item": 14_353, "category": 482}
+    root = SCALE ** (1 / 3)
+    assert rows == {"user": 490, "item": round(143_534 * root), "category": round(4_815 * root)}
     assert (train.columns["history"] >= 0).mean() > 0.9
 
 
@@ -268,7 +269,7 @@ def test_taste_and_cold_items_carry_signal(generated):
         "taste": [part["user"].astype(np.int64) * wide + part["category"] for part in (train, test)],
         "item": [part["item"] for part in (train, test)],
     }
-    cold = np.bincount(train["item"], minlength=14_353) <= 20
+    cold = np.bincount(train["item"], minlength=generated.model.tables["item"].rows) <= 20
     for name, (before, after) in keys.items():
         shown = np.bincount(before, minlength=after.max() + 1)
         clicked = np.bincount(before, train["label"], minlength=after.max() + 1)

@@ -439,7 +439,8 @@ def settings_for(task: Task, algorithm: str, changes: list[str], others: bool = 
     method = find_method(algorithm)
     rate = task.learning_rates.get(algorithm, task.learning_rates.get("", 0.1))
     values = {key: default for key, (default, _) in {**COMMON, **method.options}.items()}
-    values |= {"client_rate": rate, **({"epochs": 0} if "steps" in task.settings else {}), **task.settings}
+    published = {key: value for key, value in task.settings.items() if key in values}  # some are of one algorithm
+    values |= {"client_rate": rate, **({"epochs": 0} if "steps" in task.settings else {}), **published}
     if algorithm == "fedsgd":
         values["server_rate"] = rate
     values |= method.defaults

@@ -242,7 +242,7 @@ def recommend(options: argparse.Namespace) -> None:
             _print_json(each._asdict())
         return
     cells = [[str(place), f"{each.score:.2f}", each.name, f"{each.heat:,}"] for place, each in enumerate(found, 1)]
-    print(report.text_table(["", "stars", "item", "clients"], cells))
+    print(report.text_table(["", "score", "item", "clients"], cells))
 
 
 def export_run(options: argparse.Namespace) -> None:

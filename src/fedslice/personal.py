@@ -92,8 +92,8 @@ class Personal:
         self.planner = Planner(population, self.spaces, halves, seed, fields=fields)
         clients = np.flatnonzero(self.planner.pools[1].counts)
         self.cohorts = [clients[start : start + TOGETHER] for start in range(0, len(clients), TOGETHER)]
-        for cohort in self.cohorts:  # to find the sizes to pad to
-            self.planner.plan(0, cohort)
+        plans = [self.planner.plan(0, cohort)[0] for cohort in self.cohorts]  # they find the sizes to pad to
+        self.scored = max((int(plan.phases[1].steps.max()) for plan in plans), default=1)
         self.mode, self.threads = choose(engine, None, _numbers(self.model, population), TOGETHER)
         self.compiled = jax.jit(self._cohort)
 
@@ -121,7 +121,8 @@ class Personal:
         with ThreadPoolExecutor(self.threads) as pool:
             for start in range(0, len(self.cohorts), self.threads):
                 several = self.cohorts[start : start + self.threads]
-                yield from pool.map(one, [_stopped(self.planner.plan(0, cohort)[0], steps) for cohort in several])
+                plans = [self.planner.plan(0, cohort)[0] for cohort in several]
+                yield from pool.map(one, [_stopped(plan, steps, self.scored) for plan in plans])
 
     def _cohort(self, params: Params, slots: dict[str, Array], clients: Array, phases: Any) -> Any:
         limits = [jnp.max(phase.steps) for phase in phases]
@@ -215,12 +216,13 @@ def _slots(plan: Plan) -> dict[str, np.ndarray]:
     return {name: np.append(union, past)[plan.places[name]] for name, union in plan.union.items()}
 
 
-def _stopped(plan: Plan, steps: int | None) -> Plan:
-    """The plan with at most so many steps of adapting."""
-    if steps is None:
-        return plan
+def _stopped(plan: Plan, steps: int | None, scored: int) -> Plan:
+    """The plan with at most so many steps of adapting, and of query batches only those that some client has."""
     support, query = plan.phases
-    return plan._replace(phases=(support._replace(steps=np.minimum(support.steps, np.int32(steps))), query))
+    if steps is not None:
+        support = support._replace(steps=np.minimum(support.steps, np.int32(steps)))
+    batches = {name: field[:, :scored] for name, field in query.batches.items()}
+    return plan._replace(phases=(support, query._replace(sizes=query.sizes[:, :scored], batches=batches)))
 
 
 def _numbers(model: Model, population: Population) -> int:

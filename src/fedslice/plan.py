@@ -84,7 +84,7 @@ class Planner:
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
         wanted = set(population.columns if fields is None else fields) - indexed
-        self.plain = {k: numeric(k, v) for k, v in population.columns.items() if k in wanted}
+        self.plain = {k: _small(k, v) for k, v in population.columns.items() if k in wanted}
         self.pools = pools(population, works)
         self.reads_only = [work.part == "support" for work in works]
         self.padded = {f for s in spaces.values() for f, p in s.positions.items() if p.size and p.min() < 0}
@@ -99,7 +99,7 @@ class Planner:
         drawn = [self._examples(place, work, round, cohort, counts[place]) for place, work in enumerate(self.works)]
         real = [None if np.all(count > 0) else count > 0 for count in counts]
         batches = [
-            {name: _pad(column.take(chosen, axis=0), clients) for name, column in self.plain.items()}
+            {name: _pad(_wide(column.take(chosen, axis=0)), clients) for name, column in self.plain.items()}
             for chosen, _, _ in drawn
         ]
         union, places, held, sent, down, up = {}, {}, {}, {}, {}, {}
@@ -214,6 +214,18 @@ class Planner:
             spare = bucket(need + need // 8)
             self.capacity[name] = spare if most is None else min(spare, most)
         return self.capacity[name]
+
+
+def _small(name: str, column: np.ndarray) -> np.ndarray:
+    """A column as it is kept: as the model computes with it, or smaller (images are bytes, and may be on disk)."""
+    return column if column.dtype.itemsize < 4 and column.dtype.kind in "iub" else numeric(name, column)
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    """A batch of such a column as the model computes with it."""
+    if values.dtype.itemsize == 4:
+        return values
+    return values.astype(np.float32 if values.dtype.kind == "b" else np.int32)
 
 
 def _pad(values: np.ndarray, clients: int) -> np.ndarray:

@@ -113,4 +113,5 @@ WORKLOAD = Workload(
     settings=SETTINGS,
     learning_rates=LEARNING_RATES,
     published=PUBLISHED,
+    algorithm="fedavg",
 )

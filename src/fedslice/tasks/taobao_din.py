@@ -55,7 +55,7 @@ DISPLAY_DAYS = (1_494_000_000, 1_494_604_800, 1_494_691_200)
 
 
 def synthetic(seed: int = 0, scale: float = 1.0) -> Task:
-    """The task on generated data; ``scale`` multiplies users and examples, its root items and categories.
+    """The task on generated data; ``scale`` multiplies users and examples, its cube root items and categories.
 
     Matched at scale 1: users, training and test examples, items, categories, heat dispersion.  Not published, and so
     chosen: 5 % clicks; the spread of examples over users (log-normal, the busiest tenth has about twice the mean); how
@@ -183,15 +183,13 @@ def _with_negatives(clicks: dict[str, np.ndarray], items: int) -> dict[str, np.n
     rng = np.random.default_rng(0)
     user, item = clicks["user"].astype(np.int64), clicks["item"]
     pairs = np.unique(user * items + item)
-
-    def own(other: np.ndarray) -> np.ndarray:
-        wanted = user * items + item[other]
-        return pairs[np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)] == wanted
-
     other = rng.integers(len(user), size=len(user))
+    again = np.arange(len(user))  # still to be drawn well
     for _ in range(20):
-        other = np.where(own(other), rng.integers(len(user), size=len(user)), other)
-    fresh = np.flatnonzero(~own(other))  # who clicked nearly everything has fewer negatives
+        wanted = user[again] * items + item[other[again]]
+        again = again[pairs[np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)] == wanted]
+        other[again] = rng.integers(len(user), size=len(again))
+    fresh = np.setdiff1d(np.arange(len(user)), again)  # who clicked nearly everything has fewer negatives
     chosen = {"user": fresh, "time": fresh, "item": other[fresh], "category": other[fresh]}
     joined = {name: np.concatenate([clicks[name], clicks[name][place]]) for name, place in chosen.items()}
     return {**joined, "label": np.arange(len(user) + len(fresh)) < len(user)}
