@@ -1,5 +1,6 @@
 """FedPer, and what clients gain from the models that they keep."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,6 @@ from linear import features, linear, theta_of
 from problems import ROWS, people, run_of
 
 import fedslice as fs
-from fedslice import kept as module
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator, Scores
 from fedslice.kept import Kept, kept
@@ -144,8 +144,8 @@ def assert_scores(scores: Scores, population: Population, errors: np.ndarray) ->
 def test_ditto_serves_its_rows_and_the_global_ones_where_it_has_none(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOGETHER", 3)  # cohorts of 3 and a rest
-    monkeypatch.setattr(module, "SCORED", 2)  # clients with more examples than are scored at once
+    monkeypatch.setattr(sys.modules["fedslice.kept"], "TOGETHER", 3)  # cohorts of 3 and a rest
+    monkeypatch.setattr(sys.modules["fedslice.kept"], "SCORED", 2)  # clients with more examples than are scored at once
     whole = people()
     whole = whole.select(whole.owners != 4)  # a client without any data
     test_only = np.isin(whole.owners, [1])  # one without training data

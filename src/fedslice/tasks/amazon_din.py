@@ -65,9 +65,11 @@ def synthetic(seed: int = 0, scale: float = 1.0) -> Task:
     """The task on generated data of the published size; ``scale`` multiplies users and products.
 
     Matched at scale 1: users, ratings, training ratings, ratings a user (more than 40, and their spread), products and
-    the heat of the hottest, the share of five stars; days with several ratings.  Not matched: when products came out.
-    Whether a user gives five stars depends on the user, on the product (a rare one as much as a common one) and on the
-    user's taste for that kind of product.
+    the heat of the hottest, the share of five stars; days with several ratings.  Whether a user gives five stars
+    depends on the user, on the product (a rare one as much as a common one) and on the user's taste for that kind of
+    product.  With the paper's settings FedSubAvg reaches the target in 25 to 30 rounds (seeds 0 to 2; paper: 53), and
+    FedAvg is at AUC 0.57 to 0.58 after 200 (0.52).  Not matched: when products came out; CentralSGD, which takes more
+    than 100 rounds here and 20 in the paper.
 
     >>> synthetic(scale=0.05).name
     'amazon-din'

@@ -197,8 +197,7 @@ def _with_negatives(clicks: dict[str, np.ndarray], items: int) -> dict[str, np.n
 
 WORKLOAD = Workload(
     "taobao-din",
-    "clicks in the Taobao shop, with the deep interest network; stands in for the FedSubAvg paper's Alibaba data. "
-    f"Generated at a scale of {SCALE} unless --scale says otherwise",
+    "clicks in the Taobao shop with the deep interest network, in place of the FedSubAvg paper's private Alibaba data",
     synthetic,
     load,
     NEEDS,
