@@ -356,3 +356,11 @@ def test_clients_are_judged_by_their_updates_alone(reduction: Any) -> None:
         cohort = Cohort(values, jnp.ones(7), {}, {"update": "", "steps": ""}, {}, {})
         results.append(np.asarray(reduction.apply(cohort)[0]["update"]))
     np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (40, 50)])  # the last is added client by client
+def test_dense_leaves_are_summed_whatever_their_size(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).normal(size=(6, *shape)).astype(np.float32)
+    cohort = Cohort({"update": jnp.asarray(values)}, jnp.ones(6), {}, {"update": ""}, {}, {})
+    found = fs.reduce.total().apply(cohort)[0]["update"]
+    np.testing.assert_allclose(found, values.astype(np.float64).sum(0), rtol=1e-5, atol=1e-6)

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
+LARGE = 1024  # numbers of one client from which adding one by one is quicker
+
 
 def sum_rows(values: Array, places: Array, rows: int) -> Array:
     """Each client's rows added into their places, in the order of the clients: the same bits every time.
@@ -17,11 +19,24 @@ def sum_rows(values: Array, places: Array, rows: int) -> Array:
     return jnp.zeros((rows, *width), values.dtype).at[places.reshape(-1)].add(flat, mode="drop")
 
 
+def sum_clients(values: Array) -> Array:
+    """The sum over the first axis; where the clients' arrays are large one client after the other, for there
+    ``jnp.sum`` is up to a hundred times slower on a CPU.
+
+    >>> sum_clients(jnp.array([[1.0, 2.0], [4.0, 9.0]])).tolist()
+    [5.0, 11.0]
+    """
+    if values[0].size < LARGE:
+        return jnp.sum(values, axis=0)
+    zero = jnp.zeros(values.shape[1:], values.dtype)
+    return jax.lax.fori_loop(0, values.shape[0], lambda client, total: total + values[client], zero)
+
+
 def add(cohort: Cohort) -> PyTree:
     """The sum of the cohort's values."""
 
     def leaf(tag: str, values: Array) -> Array:
-        return sum_rows(values, cohort.places[tag], cohort.sizes[tag]) if tag else jnp.sum(values, axis=0)
+        return sum_rows(values, cohort.places[tag], cohort.sizes[tag]) if tag else sum_clients(values)
 
     return jax.tree.map(leaf, cohort.tags, cohort.values)
 
