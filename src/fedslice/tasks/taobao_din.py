@@ -61,7 +61,9 @@ def synthetic(seed: int = 0, scale: float = 1.0) -> Task:
     chosen: 5 % clicks; the spread of examples over users (log-normal, the busiest tenth has about twice the mean); how
     heat falls from category to category and item to item.  Not matched: the sparsity of 0.49 % in an early version of
     the paper, which would take twice as many items a user as the user has examples.  See
-    :mod:`fedslice.tasks.taobao_synthetic` for the latent model.
+    :mod:`fedslice.tasks.taobao_synthetic` for the latent model.  With the paper's settings FedSubAvg reaches the target
+    in 60 to 120 rounds at scale 0.05 (seeds 0 to 2), in about 200 at scale 1 (seed 0; paper: 610); FedAvg is at AUC
+    0.52 to 0.54 after 150 at scale 0.05 (paper: 0.51 at best).
 
     >>> synthetic(scale=0.001).train.examples
     15854
