@@ -300,7 +300,7 @@ def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
         if TASKS[name].load is not None:
             assert "nothing; fedslice data" in shown["data"][f"in {tmp_path}"]
             assert shown["data"]["needed"]
-            assert shown["published results"]
+            assert ("published results" in shown) is (name != "shakespeare-words")  # a task of our own
     assert main(["tasks", "amazon-din"]) == 0
     text = capsys.readouterr().out
     assert "auc at least 0.6" in text

@@ -248,6 +248,19 @@ def test_buckets_stand_in_for_unknown_words(local):
     assert float(jnp.abs(model.loss(params, other) - known).max()) > 1e-6
 
 
+def test_as_targets_buckets_are_classes_of_their_own_that_do_not_count():
+    """Five words, two specials, four buckets: a bias makes bucket 1, class 8, sure; it is no word, so never counted."""
+    model = language_lstm(5, **SMALL, buckets=4)
+    params = params_of(model, {"embedding": 7, "buckets": 4})
+    assert params["bias"].shape == (11,)
+    params["bias"] = params["bias"].at[8].set(100.0)
+    batch = {"tokens": TOKENS[:1], "bucket": jnp.full((1, 4), -1), "next": jnp.array([[8, 8, 3, -1]])}
+    sure = model.loss(params, {**batch, "next": jnp.array([[8, 8, 8, -1]])})
+    np.testing.assert_allclose(sure, 0, atol=1e-6)
+    right, counted = model.metrics["accuracy"].values(params, batch)
+    assert (float(right[0]), float(counted[0])) == (0.0, 1.0)
+
+
 def test_local_buckets_never_reach_the_server():
     model = language_lstm(5, **SMALL, buckets=4, local_buckets=True)
     fresh = [model.fresh(jax.random.key(seed))["buckets"] for seed in (0, 1)]
@@ -281,6 +294,7 @@ def test_tied_output_is_the_embedding():
     ("options", "message"),
     [
         ({"local_buckets": True}, "buckets="),
+        ({"tied": True, "buckets": 4}, "no row among"),
         ({"tied": True, "project": 5}, "project=3"),
         ({"tied": True, "project": None}, "project=3"),
     ],

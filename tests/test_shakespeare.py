@@ -14,6 +14,7 @@ import pytest
 from fedslice.errors import InputError, MissingDataError
 from fedslice.population import Population
 from fedslice.tasks import shakespeare_lstm as shakespeare
+from fedslice.tasks import shakespeare_words as words
 from fedslice.tasks.base import Task
 from fedslice.tasks.shakespeare_synthetic import generate
 
@@ -68,7 +69,7 @@ def put(path: Path, content: bytes) -> Path:
 
 def zipped(path: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(shakespeare.TEXT, text_bytes())
+        archive.writestr("shakespeare.txt", text_bytes())
     return path
 
 
@@ -151,7 +152,7 @@ def test_leaf_keeps_its_split_and_its_gaps(tmp_path: Path) -> None:
 def test_second_start_reads_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "shakespeare.txt", text_bytes())
     first = shakespeare.load(path)
-    monkeypatch.setattr(shakespeare, "_read_text", None)
+    monkeypatch.setattr("fedslice.tasks.shakespeare._read_text", None)
     again = shakespeare.load(path)
     assert np.array_equal(again.train.columns["tokens"], first.train.columns["tokens"])
 
@@ -252,3 +253,67 @@ def test_workload() -> None:
     task: Task = workload.synthetic(scale=workload.scale)
     assert len(task.train) == len(task.test) == 113
     assert task.settings == {"cohort": 10, "epochs": 1, "batch": 4, "weights": "examples"}
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+ROLES = {f"role {n}": "Rosencrantz, the king! The king is dead: what -- Guildenstern? So it is." for n in range(20)}
+
+
+def play_bytes(roles: dict[str, str]) -> bytes:
+    lines = ["hamlet@0\tACT I\t"]
+    lines += [f"hamlet@{number}\t{name}\t{speech}" for number, (name, speech) in enumerate(roles.items(), 1)]
+    return ("\n".join(lines) + "\n").encode("latin-1")
+
+
+def test_words_of_a_play(tmp_path: Path) -> None:
+    """Cut at stops and dashes; common words by rank, others in buckets; a tenth of the roles is held out."""
+    roles = {**ROLES, "silent": "Ay.", "rare": "Yorick is. Yorick was. The king, Yorick. So it is."}
+    task = words.load(put(tmp_path / "shakespeare.txt", play_bytes(roles)))
+    assert (len(task.train), len(task.test)) == (19, 2)
+    assert not set(task.train.clients) & set(task.test.clients)
+    assert "hamlet: silent" not in [*task.train.clients, *task.test.clients]
+    names, held = task.train.names["tokens"], task.test
+    first = held.columns["next"][held.offsets[0] : held.offsets[1]]
+    spoken = [" ".join(names[row[(row >= 0) & (row < len(names) - 1)]]) for row in first]
+    assert spoken == ["rosencrantz the king", "the king is dead", "what", "guildenstern", "so it is"]
+    assert held.columns["time"][:5].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rare_words_have_buckets_and_are_classes_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "VOCABULARY", 4)
+    path = put(tmp_path / "shakespeare.txt", play_bytes(ROLES))
+    task = words.load(path, buckets=7)
+    assert task.train.names["tokens"].tolist() == ["is", "king", "the", "dead", "<sentence>"]  # ties by the alphabet
+    first = {name: task.train.columns[name][0, :4].tolist() for name in ("tokens", "bucket", "next")}
+    hashed = first["next"][0] - 5
+    assert 0 <= hashed < 7
+    assert first == {"tokens": [4, -1, 2, 1], "bucket": [-1, hashed, -1, -1], "next": [5 + hashed, 2, 1, 4]}
+    assert task.model.local == ("buckets",)
+    everywhere = words.load(path, buckets=7, local=False)
+    assert everywhere.model.tables["buckets"].rows == 7
+    assert everywhere.adaptation is None
+
+
+def test_words_of_leaf_are_those_of_the_text(tmp_path: Path) -> None:
+    said = "The quality of mercy is not strain'd. It droppeth! As the gentle rain? From heaven; so " * 2
+    told = {f"PLAY_{number}": windows(said) for number in range(10)}
+    task = words.load(put(tmp_path / "all_data.json", leaf_bytes(told)))
+    assert (len(task.train), len(task.test)) == (9, 1)
+    assert {"mercy", "strain'd"} <= set(task.train.names["tokens"].tolist())
+
+
+@pytest.mark.parametrize("roles", [{"a": "One. Two. Three. Four."}, {"a": "One.", "b": "Two. Three."}])
+def test_too_few_words_are_refused(tmp_path: Path, roles: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="fewer than two roles have 4 sentences"):
+        words.load(put(tmp_path / "shakespeare.txt", play_bytes(roles)))
+
+
+def test_generated_roles_have_words_of_their_own() -> None:
+    """A role repeats its rare words: they fill fewer buckets than as many words drawn evenly would."""
+    task = words.synthetic(scale=0.1)
+    bucket, bounds = task.train.columns["bucket"], task.train.offsets
+    used = [role[role >= 0] for role in np.split(bucket, bounds[1:-1])]
+    evenly = [words.BUCKETS * (1 - (1 - 1 / words.BUCKETS) ** len(some)) for some in used]
+    assert sum(len(np.unique(some)) for some in used) < 0.95 * sum(evenly)
+    assert (task.settings["cohort"], words.WORKLOAD.algorithm) == (20, "fedrecon")

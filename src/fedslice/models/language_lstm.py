@@ -3,7 +3,7 @@
     x_t = embedding of token t (96)  ->  LSTM 670  ->  linear 96  ->  softmax(W y_t + b) over all tokens
 
 With ten thousand words and four special tokens that is 4,050,748 numbers, as Reddi et al. count them.  In FedRecon the
-words outside the vocabulary are hashed to buckets whose vectors are local: each client has its own and keeps them.
+words outside the vocabulary are hashed to buckets whose vectors are local: each client has its own.
 Without the linear map, and with two layers of 256 over 8 numbers a letter, it is the usual Shakespeare model.
 """
 
@@ -33,26 +33,30 @@ def language_lstm(
 
     Ids below ``vocabulary`` are tokens; the ``specials`` after them (where a text begins and ends, the unknown word)
     are learned too but do not count in the accuracy.  With ``buckets`` an unknown word is -1 in ``tokens`` and has the
-    number of its bucket in a field ``bucket`` [length], which is -1 elsewhere; the buckets' vectors are a table, or
-    with ``local_buckets`` a local leaf.  ``project`` is the width of the linear map, None for no such map.  With
-    ``tied`` the output weights are the embeddings: then these are dense, for a client that holds the rows of its own
-    words could not score the others.  A text's loss is the mean over its targets.
+    number of its bucket in a field ``bucket`` [length], which is -1 elsewhere; in ``next`` the buckets come after the
+    specials, and do not count either.  The buckets' vectors are a table, or with ``local_buckets`` a local leaf; their
+    output weights are global, as in the authors' code.  ``project`` is the width of the linear map, None for no such
+    map.  With ``tied`` the output weights are the embeddings: then these are dense, for a client that holds the rows of
+    its own words could not score the others.  A text's loss is the mean over its targets.
 
-    >>> model = language_lstm(10_000, buckets=500, local_buckets=True)
+    >>> model = language_lstm(10_000, specials=1, buckets=500, local_buckets=True)
     >>> model.local, {name: table.rows for name, table in model.tables.items()}
-    (('buckets',), {'embedding': 10002})
+    (('buckets',), {'embedding': 10001})
     """
     if local_buckets and not buckets:
         raise InputError("local_buckets=True needs buckets=: give their number, 500 in FedRecon")
+    if tied and buckets:
+        raise InputError("tied=True and buckets= do not go together: buckets have no row among the embeddings")
     if tied and (project or hidden) != embedding:
         raise InputError(f"tied=True needs project={embedding}, the width of the embeddings")
-    classes = vocabulary + specials
+    known = vocabulary + specials
+    classes = known + buckets
 
     def init(key: Key) -> Params:
         keys = jax.random.split(key, 4)
         params = _layers(keys[0], [embedding] + [hidden] * layers, project, classes)
         if tied:
-            params["embedding"] = _small(keys[1], (classes, embedding))
+            params["embedding"] = _small(keys[1], (known, embedding))
         else:
             params["output"] = _glorot(keys[2], (project or hidden, classes))
         if local_buckets:
@@ -71,7 +75,7 @@ def language_lstm(
     def hits(params: Params, batch: Batch) -> tuple[Array, Array]:
         return _hits(logits(params, batch), batch["next"].T, vocabulary)
 
-    tables = {} if tied else {"embedding": Table(rows=classes, fields=("tokens",), shape=(embedding,), init=_small)}
+    tables = {} if tied else {"embedding": Table(rows=known, fields=("tokens",), shape=(embedding,), init=_small)}
     if buckets and not local_buckets:
         tables["buckets"] = Table(rows=buckets, fields=("bucket",), shape=(embedding,), init=_small)
     local = ("buckets",) if local_buckets else ()

@@ -9,6 +9,7 @@ from fedslice.tasks import movielens_mf as movielens_mf
 from fedslice.tasks import quadratic as quadratic
 from fedslice.tasks import sent140_lstm as sent140_lstm
 from fedslice.tasks import shakespeare_lstm as shakespeare_lstm
+from fedslice.tasks import shakespeare_words as shakespeare_words
 from fedslice.tasks import stackoverflow_lstm as stackoverflow_lstm
 from fedslice.tasks import stackoverflow_transformer as stackoverflow_transformer
 from fedslice.tasks import synthetic_glm as synthetic_glm

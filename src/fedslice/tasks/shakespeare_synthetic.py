@@ -13,6 +13,7 @@ matched: how frequent each letter is, and what it is all about.
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.tasks.shakespeare import Plays
 
 _ROLES, _CHARACTERS = 1129, 4_226_158
 _KNOTS = ((0, 82), (0.1, 170), (0.25, 383), (0.5, 1223), (0.75, 4355), (0.9, 10_973), (0.95, 14_947), (0.99, 29_028),
@@ -53,6 +54,16 @@ def generate(seed: int = 0, scale: float = 1.0) -> list[str]:
     stops = np.minimum(ends, starts + lengths - 1)
     text = spelled[there].tobytes().decode("ascii")
     return ["\x02" + text[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def plays(seed: int = 0, scale: float = 1.0) -> Plays:
+    """The same as :func:`generate`, as what is read from files is.
+
+    >>> plays(scale=0.01).roles[:2].tolist()
+    ['role 0', 'role 1']
+    """
+    texts = generate(seed, scale)
+    return Plays(np.char.add("role ", np.arange(len(texts)).astype(str)), np.arange(len(texts)), texts, None)
 
 
 def _lengths(roles: int, total: float) -> np.ndarray:

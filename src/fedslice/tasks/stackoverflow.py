@@ -9,15 +9,14 @@ others hashed to buckets.  The held-out users are the test set.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedslice.errors import InputError, MissingDataError
-from fedslice.population import Population
-from fedslice.tasks import text
 from fedslice.tasks.cache import cached
 from fedslice.tasks.files import File, locate
+from fedslice.tasks.sentences import Corpus, Data, encode
 from fedslice.tasks.stackoverflow_files import TOKENS, Posts, read
 
 CLIENTS, SENTENCES, VOCABULARY, LENGTH = 10_000, 1_000, 10_000, 20
@@ -37,28 +36,7 @@ STATISTICS = {
     "test clients": "204,088 with 16,586,035 sentences, from 2018 on",
     "sentences per client": "397 in the mean; users of fewer than 100 left out; the longest over 80,000",
 }
-HASHES = 1 << 20  # numbers that stand for unknown words until a task chooses its buckets
 _VERSION = 1  # of what is kept in the cache
-
-
-class Corpus(NamedTuple):
-    """n sentences of N users, sorted by user and time.
-
-    ``words`` are ranks of common words, or from the size of the vocabulary on the hash of another word; -1 is padding.
-    """
-
-    users: np.ndarray  # [N] text
-    counts: np.ndarray  # [N] sentences
-    time: np.ndarray  # [n] seconds since 1970
-    words: np.ndarray  # [n, 20] int32
-
-
-class Data(NamedTuple):
-    """Training and held-out users, and the common words, the most frequent first."""
-
-    train: Corpus
-    test: Corpus
-    vocabulary: np.ndarray
 
 
 def load(
@@ -74,8 +52,7 @@ def load(
     sources = _sources(Path(path))
     recipe = f"stackoverflow, version {_VERSION}: {clients} {sentences} {vocabulary} {length}, {sorted(sources)}"
     arrays = cached(sources.values(), recipe, lambda: _parse(sources, clients, sentences, vocabulary, length))
-    train, test = (Corpus(*(arrays[f"{part} {name}"] for name in Corpus._fields)) for part in ("train", "test"))
-    return Data(train, test, arrays["vocabulary"])
+    return Data.of(arrays)
 
 
 def _sources(path: Path) -> dict[str, File]:
@@ -110,17 +87,10 @@ def _parse(
         if not len(some.users):
             raise InputError(f"{sources.get(part, sources['train'])} has no users of the {part} split")
     tokenised = Path(sources["train"].name.removesuffix(".gz")).suffix in (".sqlite", ".h5")
-    words = text.split_words([*posts["train"].text, *posts["test"].text], r"\S+" if tokenised else TOKENS)
-    learned = np.arange(len(words.lengths)) < len(posts["train"].text)
-    common = text.most_common(words, vocabulary, learned)
-    ids = len(common) + text.bucket(words.vocabulary, HASHES)
-    ids[common] = np.arange(len(common))
-    rows = text.pad(ids[words.codes], words.lengths, length)
-    arrays = {"vocabulary": words.vocabulary[common]}
-    for part, mine in (("train", learned), ("test", ~learned)):
-        corpus = Corpus(*posts[part][:3], rows[mine])
-        arrays |= {f"{part} {name}": array for name, array in corpus._asdict().items()}
-    return arrays
+    first, pattern = len(posts["train"].text), r"\S+" if tokenised else TOKENS
+    rows, common = encode([*posts["train"].text, *posts["test"].text], first, pattern, vocabulary, length)
+    train, test = (Corpus(*posts[part][:3], mine) for part, mine in (("train", rows[:first]), ("test", rows[first:])))
+    return Data(train, test, common).arrays()
 
 
 def _some(limit: int) -> Any:
@@ -160,29 +130,3 @@ def _hold_out(posts: Posts) -> dict[str, Posts]:
     owner = np.repeat(np.arange(users), posts.counts)
     parts = (("train", ~held), ("test", held))
     return {part: _pick(posts, mine, posts.counts, np.flatnonzero(mine[owner])) for part, mine in parts}
-
-
-def population(corpus: Corpus, vocabulary: np.ndarray, buckets: int = 0) -> Population:
-    """Examples to predict the next word: ``tokens`` from the begin of the sentence on, and ``next``.
-
-    With V common words, id V is the boundary: the begin in ``tokens``, the end in ``next``; V + 1 is any other word.
-    With ``buckets`` another word's place in ``tokens`` is empty (-1), and the field ``bucket`` has its hash instead.
-
-    >>> words = np.array([[1, 7, -1, -1]], np.int32)  # a common word and another one
-    >>> corpus = Corpus(np.array(["a"]), np.array([1]), np.array([0]), words)
-    >>> people = population(corpus, np.array(["the", "of"]))
-    >>> people.columns["tokens"].tolist(), people.columns["next"].tolist()
-    ([[2, 1, 3, -1]], [[1, 3, 2, -1]])
-    """
-    size, words = len(vocabulary), corpus.words
-    known = np.where(words < size, words, np.int32(size + 1))
-    tokens = np.concatenate([np.full((len(words), 1), size, np.int32), known[:, :-1]], axis=1)
-    ends = (words < 0) & (np.pad(words, ((0, 0), (1, 0)), constant_values=0)[:, :-1] >= 0)
-    columns = {"next": np.where(ends, np.int32(size), known)}
-    if buckets:
-        hashed = np.pad((words - size) % buckets, ((0, 0), (1, 0)))[:, :-1]
-        columns["bucket"] = np.where(tokens == size + 1, hashed, np.int32(-1)).astype(np.int32)
-        tokens = np.where(tokens == size + 1, np.int32(-1), tokens)
-    offsets = np.append(0, np.cumsum(corpus.counts))
-    names = {"tokens": np.append(vocabulary, ["<sentence>", "<unknown>"])}
-    return Population({"tokens": tokens, **columns, "time": corpus.time}, offsets, corpus.users, names)

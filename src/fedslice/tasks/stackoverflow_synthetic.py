@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.tasks.stackoverflow import HASHES, LENGTH, SENTENCES, VOCABULARY, Corpus, Data
+from fedslice.tasks.sentences import HASHES, Corpus, Data
+from fedslice.tasks.stackoverflow import LENGTH, SENTENCES, VOCABULARY
 
 TRAIN, HELD_OUT = 342_477, 38_758
 # Sentences of a user: from 100, Pareto with this exponent, to 90,000: in the mean those of the held-out users, 425.

@@ -11,6 +11,7 @@ from pathlib import Path
 from fedslice.models.transformer import transformer
 from fedslice.tasks import stackoverflow as data
 from fedslice.tasks.base import Task, Workload
+from fedslice.tasks.sentences import Data, population
 from fedslice.tasks.stackoverflow_synthetic import generate
 
 SENTENCES = 64  # of a user
@@ -41,8 +42,8 @@ def load(path: str | Path, clients: int = data.CLIENTS, sentences: int = SENTENC
     return _task(data.load(Path(path), clients, sentences), str(path))
 
 
-def _task(corpora: data.Data, source: str) -> Task:
-    train, test = (data.population(corpus, corpora.vocabulary) for corpus in (corpora.train, corpora.test))
+def _task(corpora: Data, source: str) -> Task:
+    train, test = (population(corpus, corpora.vocabulary) for corpus in (corpora.train, corpora.test))
     model = transformer(len(corpora.vocabulary))
     settings = {**SETTINGS, "cohort": min(COHORT, len(train))}
     return Task("stackoverflow-transformer", model, train, test, settings, RATES, None, PUBLISHED, source, MEASURED)
