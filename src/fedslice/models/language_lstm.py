@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fedslice import metrics
 from fedslice.errors import InputError
 from fedslice.model import Model, Table, lookup
-from fedslice.models import lstm
+from fedslice.models import lstm, next_token
 from fedslice.types import Array, Batch, Key, Params
 
 
@@ -70,10 +70,10 @@ def language_lstm(
         return _logits(params, x, params["embedding"].T if tied else params["output"])
 
     def loss(params: Params, batch: Batch) -> Array:
-        return _loss(logits(params, batch), batch["next"].T)
+        return next_token.surprise(logits(params, batch), batch["next"].T, axis=0)
 
     def hits(params: Params, batch: Batch) -> tuple[Array, Array]:
-        return _hits(logits(params, batch), batch["next"].T, vocabulary)
+        return next_token.hits(logits(params, batch), batch["next"].T, vocabulary, axis=0)
 
     tables = {} if tied else {"embedding": Table(rows=known, fields=("tokens",), shape=(embedding,), init=_small)}
     if buckets and not local_buckets:
@@ -104,17 +104,3 @@ def _logits(params: Params, x: Array, output: Array) -> Array:
     if "project" in params:
         x = x @ params["project"]["weight"] + params["project"]["bias"]
     return x @ output + params["bias"]
-
-
-def _loss(logits: Array, target: Array) -> Array:
-    chosen = jnp.take_along_axis(logits, jnp.maximum(target, 0)[..., None], axis=-1)[..., 0]
-    surprise = jax.nn.logsumexp(logits, axis=-1) - chosen
-    real = target >= 0
-    return jnp.sum(jnp.where(real, surprise, 0), axis=0) / jnp.maximum(jnp.sum(real, axis=0), 1)
-
-
-def _hits(logits: Array, target: Array, vocabulary: int) -> tuple[Array, Array]:
-    """Right answers of each text, and targets that count."""
-    counts = (target >= 0) & (target < vocabulary)
-    right = counts & (jnp.argmax(logits, axis=-1) == target)
-    return jnp.sum(right, axis=0).astype(jnp.float32), jnp.sum(counts, axis=0).astype(jnp.float32)

@@ -21,6 +21,7 @@ import numpy as np
 from fedslice import metrics
 from fedslice.errors import InputError
 from fedslice.model import Model, Table, lookup
+from fedslice.models import next_token
 from fedslice.types import Array, Batch, Key, Params
 
 _glorot = jax.nn.initializers.glorot_uniform()
@@ -68,17 +69,10 @@ def transformer(
         return _apply(params["output"], x)
 
     def loss(params: Params, batch: Batch) -> Array:
-        target = batch["next"]
-        scores = jax.nn.log_softmax(logits(params, batch))
-        chosen = jnp.take_along_axis(scores, jnp.maximum(target, 0)[..., None], axis=-1)[..., 0]
-        real = target >= 0
-        return -jnp.sum(jnp.where(real, chosen, 0), axis=1) / jnp.maximum(jnp.sum(real, axis=1), 1)
+        return next_token.surprise(logits(params, batch), batch["next"], axis=1)
 
     def hits(params: Params, batch: Batch) -> tuple[Array, Array]:
-        target = batch["next"]
-        counts = (target >= 0) & (target < words)
-        right = counts & (jnp.argmax(logits(params, batch), axis=-1) == target)
-        return jnp.sum(right, axis=1).astype(jnp.float32), jnp.sum(counts, axis=1).astype(jnp.float32)
+        return next_token.hits(logits(params, batch), batch["next"], words, axis=1)
 
     table = Table(rows=classes, fields=("tokens",), shape=(width,), init=_small)
     return Model(init, loss, {"embedding": table}, metrics={"accuracy": metrics.ratio(hits)}, noisy=dropout > 0)
