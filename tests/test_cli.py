@@ -309,6 +309,28 @@ def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "there is no task 'no-such'; there are movielens-lr" in capsys.readouterr().err
 
 
+def test_options_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They reach the task, are part of what a run folder is for, and are refused by name where there are none."""
+    small = ["movielens-mf", "--synthetic", "--scale", "0.02", "--rounds", "1", "--out", str(tmp_path / "run")]
+    assert main(["run", *small, "--option", "split=time", "--option", "local=no", "--algorithm", "fedavg"]) == 0
+    assert "121 clients" in capsys.readouterr().err  # all of them train
+    kept = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert kept["data"].endswith("; split=time, local=no")
+    assert main(["run", *small, "--option", "split=users", "--algorithm", "fedavg"]) != 0
+    for given, message in {
+        "splt=time": "the options of movielens-mf here are split (users), part (test), local (yes)",
+        "split": "write name=value",
+        "local=perhaps": "this must be yes or no",
+        "split=rows": "split is users or time",
+    }.items():
+        assert main(["run", *small[:-1], str(tmp_path / "other"), "--option", given]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["run", "amazon-din", "--synthetic", "--option", "a=b"]) == 2
+    assert "the options of amazon-din here are none" in capsys.readouterr().err
+    assert main(["tasks", "stackoverflow-lstm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["options"]["clients"] == "10000, real data only"
+
+
 def test_data_found_and_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "amazon").mkdir()
     (tmp_path / "amazon" / "ratings_Electronics.csv").write_text("A,B,5.0,1000\n")

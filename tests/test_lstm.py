@@ -294,6 +294,7 @@ def test_tied_output_is_the_embedding():
     ("options", "message"),
     [
         ({"local_buckets": True}, "buckets="),
+        ({"buckets": -1}, "negative"),
         ({"tied": True, "buckets": 4}, "no row among"),
         ({"tied": True, "project": 5}, "project=3"),
         ({"tied": True, "project": None}, "project=3"),

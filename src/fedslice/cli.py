@@ -115,6 +115,13 @@ def _task_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", type=float, help="size of the generated data; 1 is the published one (default: the task's)"
     )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the task, such as split=time for movielens-mf, as often as needed; see fedslice tasks NAME",
+    )
     parser.add_argument("--client", help="column of --data that names the client")
     parser.add_argument("--label", help="column of --data to predict, 0 or 1")
     parser.add_argument("--features", help="columns of --data, separated by commas, whose values have weights")

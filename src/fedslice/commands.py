@@ -13,7 +13,7 @@ from fedslice.errors import DivergedError, InputError
 from fedslice.experiment import Experiment, Scorer
 from fedslice.frames import from_file
 from fedslice.progress import show
-from fedslice.registry import TASKS, find_task, obtain, present, task_page
+from fedslice.registry import TASKS, find_task, make_task, obtain, present, sections, task_page
 from fedslice.tasks import logistic
 from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.files import data_home
@@ -46,7 +46,7 @@ def tasks(options: argparse.Namespace) -> None:
         listing({name: workload.summary for name, workload in TASKS.items()})
         return
     workload = find_task(options.name)
-    parts = {**workload.sections(), "data": _whereabouts(workload, options.data_dir or data_home())}
+    parts = {**sections(workload), "data": _whereabouts(workload, options.data_dir or data_home())}
     if options.json:
         _print_json({"name": workload.name, "summary": workload.summary, **parts})
         return
@@ -88,11 +88,10 @@ def _task(options: argparse.Namespace) -> Task:
             raise InputError(f"--scale {scale}: give a number above 0, up to 100")
         if scale != 1 and options.scale is None:
             say(f"generating {workload.name} at scale {scale:g} of the published size (--scale 1 for all of it)")
-        return workload.synthetic(scale=scale)
-    if options.data_dir is not None:
-        return workload.load(options.data_dir)
-    say(f"looking for the data in {data_home()} (set FEDSLICE_DATA to change this)")
-    return workload.load(obtain(workload))
+        return make_task(workload, None, scale, options.option)
+    if options.data_dir is None:
+        say(f"looking for the data in {data_home()} (set FEDSLICE_DATA to change this)")
+    return make_task(workload, options.data_dir or obtain(workload), 1.0, options.option)
 
 
 def _own(options: argparse.Namespace) -> Task:
@@ -102,6 +101,8 @@ def _own(options: argparse.Namespace) -> Task:
             "your own data go with the task lr: fedslice run lr --data clicks.parquet --client user --label clicked "
             f"--features item,category (missing here: {', '.join(missing) or 'the task name lr'})"
         )
+    if options.option:
+        raise InputError(f"--option {options.option[0]}: the task lr has no options")
     fields = _names(options.features)
     people = from_file(options.data, client=options.client, label=options.label, features=fields)
     return logistic.from_population(people, fields, options.label)
@@ -225,6 +226,8 @@ def _unlabelled(options: argparse.Namespace) -> Task:
         raise InputError(
             "the heat of a file needs its columns: fedslice heat FILE --client user --features item,category"
         )
+    if options.option:
+        raise InputError(f"--option {options.option[0]}: the task lr has no options")
     fields = _names(options.features)
     people = from_file(options.data, client=options.client, features=fields)
     return logistic.whole(people, fields)

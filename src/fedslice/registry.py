@@ -1,12 +1,16 @@
 """The tasks by name, where their data are, and who takes part in a round."""
 
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedslice import sampling
 from fedslice.catalogue import Method
 from fedslice.errors import InputError, MissingDataError
 from fedslice.sampling import Sampler
-from fedslice.settings import Settings
+from fedslice.settings import Settings, parse
 from fedslice.tasks import (
     amazon_din,
     cifar10_resnet,
@@ -22,7 +26,7 @@ from fedslice.tasks import (
     synthetic_glm,
     taobao_din,
 )
-from fedslice.tasks.base import Workload
+from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.files import data_home, fetch, locate_all
 
 TASKS: dict[str, Workload] = {
@@ -61,8 +65,9 @@ INTRODUCTION = """# Tasks
 
 The workloads of the papers, each with the reader of its real data, its model, the published settings and results, and
 a generator of the published shape. `fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were
-found, `fedslice data NAME` fetches the data or says where to get them, `--synthetic` needs none. This page is made by
-`fedslice tasks --markdown`.
+found, `fedslice data NAME` fetches the data or says where to get them, `--synthetic` needs none. Options are given as
+`--option NAME=VALUE`, in Python as arguments of the task's `synthetic` and `load`. This page is made by `fedslice tasks
+--markdown`.
 
 Parsed data are kept beside the original files, in a folder `.fedslice`, and made anew when the files change.
 """
@@ -78,10 +83,60 @@ def task_page() -> str:
     for workload in TASKS.values():
         about = workload.needs and f"\nReal data: {workload.needs}\n"
         parts.append(f"## {workload.name}\n\n{workload.summary[0].upper()}{workload.summary[1:]}.\n{about}")
-        for title, cells in workload.sections().items():
+        for title, cells in sections(workload).items():
             rows = "\n".join(f"| {key} | {value} |" for key, value in cells.items())
             parts.append(f"| {title} | |\n|---|---|\n{rows}\n")
     return "\n".join(parts)
+
+
+def sections(workload: Workload) -> dict[str, dict[str, str]]:
+    """What there is to know of a task, by heading: as published, and its options with their defaults.
+
+    >>> sections(find_task("shakespeare-words"))["options"]["buckets"]
+    '500'
+    """
+    generated, real = options_of(workload, real=False), options_of(workload, real=True)
+    names = {**real, **generated}
+    only = {**dict.fromkeys(real.keys() - generated, ", real data only"),
+            **dict.fromkeys(generated.keys() - real, ", generated data only")}  # fmt: skip
+    options = {name: f"{_written(default)}{only.get(name, '')}" for name, default in names.items()}
+    return {**workload.sections(), **({"options": options} if options else {})}
+
+
+def _written(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def options_of(workload: Workload, real: bool) -> dict[str, Any]:
+    """What else its generator, or its reader of real data, can be told, with the defaults.
+
+    >>> options_of(find_task("movielens-mf"), real=True)
+    {'split': 'users', 'part': 'test', 'local': True}
+    """
+    make = workload.load if real and workload.load is not None else workload.synthetic
+    given = inspect.signature(make).parameters.values()
+    return {each.name: each.default for each in given if each.name not in ("path", "seed", "scale")}
+
+
+def make_task(workload: Workload, place: Path | None, scale: float, changes: Sequence[str]) -> Task:
+    """The task from the data in ``place``, or generated; ``changes`` are options as ``name=value``.
+
+    >>> task = make_task(find_task("movielens-mf"), None, 0.02, ["split=time"])
+    >>> len(task.train) == len(task.test), task.source
+    (True, 'generated data, seed 0, scale 0.02; split=time')
+    """
+    known, chosen = options_of(workload, real=place is not None), {}
+    for change in changes:
+        key, sign, text = (part.strip() for part in change.partition("="))
+        if not sign or key not in known:
+            names = ", ".join(f"{name} ({_written(default)})" for name, default in known.items()) or "none"
+            raise InputError(f"--option {change}: write name=value; the options of {workload.name} here are {names}")
+        chosen[key] = parse(key, text, type(known[key]))
+    if place is None or workload.load is None:
+        task = workload.synthetic(scale=scale, **chosen)
+    else:
+        task = workload.load(place, **chosen)
+    return replace(task, source=f"{task.source}; {', '.join(changes)}") if changes else task
 
 
 def present(workload: Workload, place: Path) -> list[str]:

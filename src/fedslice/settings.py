@@ -69,12 +69,7 @@ class Settings:
         """A copy with one setting changed, from text of the kind that its present value has."""
         if key not in self.values:
             raise InputError(f"there is no setting {key!r} here; there are {', '.join(self.values)}")
-        kind = type(self.values[key])
-        try:
-            parsed = _flag(text) if kind is bool else kind(text)
-        except ValueError:
-            wanted = {bool: "yes or no", int: "a whole number", float: "a number"}[kind]
-            raise InputError(f"{key}={text!r}: this must be {wanted}") from None
+        parsed = parse(key, text, type(self.values[key]))
         other = {"steps": {"epochs": 0}, "epochs": {"steps": 0}}.get(key, {})
         return Settings({**self.values, **other, key: parsed})
 
@@ -128,6 +123,19 @@ class Settings:
         }
         reduction: Reduce = _build("reduce", self.reduce, kinds)
         return reduction
+
+
+def parse(key: str, text: str, kind: type) -> Any:
+    """The value that a user wrote as text.
+
+    >>> parse("local", "no", bool), parse("buckets", "500", int)
+    (False, 500)
+    """
+    try:
+        return _flag(text) if kind is bool else kind(text)
+    except ValueError:
+        wanted = {bool: "yes or no", int: "a whole number", float: "a number"}[kind]
+        raise InputError(f"{key}={text!r}: this must be {wanted}") from None
 
 
 def optimizer(name: str, rate: Any, first: float | None = None) -> optax.GradientTransformation:

@@ -43,6 +43,8 @@ def language_lstm(
     >>> model.local, {name: table.rows for name, table in model.tables.items()}
     (('buckets',), {'embedding': 10001})
     """
+    if buckets < 0:
+        raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")
     if local_buckets and not buckets:
         raise InputError("local_buckets=True needs buckets=: give their number, 500 in FedRecon")
     if tied and buckets:

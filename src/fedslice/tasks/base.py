@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fedslice.model import Model
@@ -62,14 +61,15 @@ class Workload:
     """A task by name, before any data are read: what there is to know, and how to make it.
 
     ``synthetic(seed=, scale=)`` generates data of the published shape; ``load(path)`` reads the real data: a file, a
-    folder or an archive.  ``scale`` is the generator's size where the user asks for none: below 1 for what would be too
-    slow on a small machine.  ``needs`` says in words which files ``load`` takes and where they are to be had.
+    folder or an archive.  Further arguments of the two have defaults: they are the task's options.  ``scale`` is the
+    generator's size where the user asks for none: below 1 for what would be too slow on a small machine.  ``needs``
+    says in words which files ``load`` takes and where they are to be had.
     """
 
     name: str
     summary: str
     synthetic: Callable[..., Task]
-    load: Callable[[Path], Task] | None = None
+    load: Callable[..., Task] | None = None
     needs: str = ""
     files: tuple[str, ...] = ()  # names (or patterns) of which the data folder must hold one
     download: Download | None = None
