@@ -36,6 +36,15 @@ VARIANTS = {
 }
 
 
+LINES = (
+    "central, seen users",
+    "central, unseen users",
+    "central, unseen users, reconstructed",
+    "FedAvg, unseen users, reconstructed",
+    *VARIANTS,
+)
+
+
 class Data:
     """The two splits, with and without local vectors, and how unseen users are judged."""
 
@@ -45,15 +54,15 @@ class Data:
             functools.partial(movielens_mf.load, options.data_dir) if options.data_dir else made
         )
 
-    def unseen(self, part):
-        """Ratings of unseen users of films that enough training users have rated."""
-        task = self.task(part=part)
+    def judged(self, **how):
+        """Ratings to judge by: of films that enough training users have rated."""
+        task = self.task(**how)
         counts = np.bincount(task.train.columns["movie"], minlength=task.model.tables["item"].rows)
         return task.test.select(counts[task.test.columns["movie"]] >= self.options.fewest)
 
     def rebuilt(self, run, part, rate, steps=None, support=None):
         """ReconEval: vectors rebuilt with the run's films."""
-        users = self.unseen(part)
+        users = self.judged(part=part)
         model = factorisation(run.model.tables["item"].rows, stars=self.stars)
         adapt = reconstruction(model, optax.sgd(rate), steps=MOST, epochs=PASSES, batch=BATCH)
         judge = Personal(users, adapt, support=support)
@@ -100,16 +109,16 @@ def lines(data):
     """The table's lines: rates to choose from, how to train, how to judge."""
 
     def held(split):
-        return lambda run, part, rates: fs.evaluate(run, data.task(split=split, part=part, local=False).test).pooled
+        return lambda run, part, rates: fs.evaluate(run, data.judged(split=split, part=part, local=False)).pooled
 
     def rebuilt(run, part, rates):
         return data.rebuilt(run, part, rates[1])
 
-    yield "central, seen users", CENTRAL, lambda rates, seed: central(data, "time", rates[0], seed), held("time")
+    yield LINES[0], CENTRAL, lambda rates, seed: central(data, "time", rates[0], seed), held("time")
     pooled = functools.cache(lambda rates, seed: central(data, "users", rates[0], seed))
-    yield "central, unseen users", CENTRAL, pooled, held("users")
-    yield "central, unseen users, reconstructed", CENTRAL, pooled, rebuilt
-    yield "FedAvg, unseen users, reconstructed", GRID, lambda rates, seed: fedavg(data, rates, seed), rebuilt
+    yield LINES[1], CENTRAL, pooled, held("users")
+    yield LINES[2], CENTRAL, pooled, rebuilt
+    yield LINES[3], GRID, lambda rates, seed: fedavg(data, rates, seed), rebuilt
     for name, variant in VARIANTS.items():
         yield name, GRID, lambda rates, seed, variant=variant: fedrecon(data, rates, seed, **variant), rebuilt
 
@@ -131,12 +140,12 @@ def table(data):
         if data.options.only and name not in data.options.only:
             continue
         tried = {rates: attempt(train, judge, rates, 0, "validation")[1]["rmse"] for rates in grid}
-        best = min(tried, key=tried.get)
+        best = min(tried, key=lambda rates: np.nan_to_num(tried[rates], nan=np.inf))
         found = [attempt(train, judge, best, seed, "test") for seed in range(data.options.seeds)]
         rmse, accuracy = (np.mean([figures[key] for _, figures in found]) for key in ("rmse", "accuracy"))
         rates = ", ".join(f"{rate:g}" for rate in best)
         print(f"{name:<38}{rmse:>8.3f}{accuracy:>10.1%}{sent(found[0][0])}   {rates}", flush=True)
-        if name == "FedRecon":
+        if name == "FedRecon" and found[0][0] is not None:
             chosen = found[0][0], best
     return chosen
 
@@ -184,7 +193,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--fewest", type=int, default=0, help="judge by films that so many training users have rated")
     parser.add_argument("--out", type=Path, default=Path("reconstruction.png"))
-    parser.add_argument("--only", nargs="+", help="lines of the table, by name")
+    parser.add_argument("--only", nargs="+", choices=LINES, metavar="LINE", help="lines of the table, by name")
     data = Data(parser.parse_args())
     chosen = table(data)
     if chosen:

@@ -11,7 +11,10 @@ from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
 import fedslice.clusters
+from fedslice.errors import InputError
+from fedslice.metrics import auc, root
 from fedslice.model import Model, Table
+from fedslice.parts import query, support
 
 GROUP = np.array([0, 1, 1, 0, 1, 0, 0, 1])  # of each client
 OPTIMA = np.array([[2.0, -1.0], [-2.0, 1.5]])
@@ -83,18 +86,45 @@ def test_two_planted_groups_are_found(model: Model) -> None:
         np.testing.assert_allclose(models[number], np.broadcast_to(centre, models[number].shape), atol=0.15)
 
 
-def test_clients_not_in_training_get_the_first_model_and_those_without_data_none() -> None:
+def test_unseen_clients_choose_by_one_half_and_are_judged_by_the_other() -> None:
     train = two_groups()
     run = run_of(fs.recipes.ifca(dense_model(), optax.sgd(0.5), models=2, epochs=1, batch=6), train, 8)
     emptied = train.select(train.owners != 3)
     assert fedslice.clusters.assign(run, emptied)[3] == -1
-    known = train.subset(np.arange(4))
-    every = fedslice.clusters.scores(run, train)
-    scored = fedslice.clusters.evaluate(run, known, train)
-    np.testing.assert_allclose(scored.clients["loss"][4:], every[0].clients["loss"][4:])
-    best = np.minimum(every[0].clients["loss"], every[1].clients["loss"])
-    np.testing.assert_allclose(scored.clients["loss"][:4], best[:4])
-    assert not np.allclose(best, every[0].clients["loss"])
+    scored = fedslice.clusters.evaluate(run, train.subset(np.arange(4)), train)
+    every = [each.clients["loss"] for each in fedslice.clusters.scores(run, train)]
+    np.testing.assert_allclose(scored.clients["loss"][:4], np.minimum(*every)[:4])
+    assert not np.allclose(np.minimum(*every), every[0])
+    halves = [query(train, "half"), support(train, "half")]
+    judged, chosen_by = ([x.clients["loss"] for x in fedslice.clusters.scores(run, half)] for half in halves)
+    wanted = np.choose(np.argmin(chosen_by, axis=0), judged)
+    np.testing.assert_allclose(scored.clients["loss"][4:], wanted[4:], rtol=1e-6)
+    alone = fs.Population.from_arrays([99], target=[[2.0, -1.0]], item=[0])  # no second half to judge it by
+    assert np.isnan(fedslice.clusters.evaluate(run, train, alone).clients["loss"]).all()
+
+
+def test_pooled_figures_are_of_examples_not_means_over_clients() -> None:
+    """With one model they are those of ``fs.evaluate``: root of the mean square, AUC over all, not by client."""
+    model, data = table_model(), two_groups()
+    label = (data.columns["target"][:, 0] > 0).astype(np.float32)
+    data = fs.Population({**data.columns, "label": label}, data.offsets, data.clients)
+
+    def score(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
+        return params["w"][batch["item"]][:, 0] * batch["target"][:, 1]
+
+    both = {"rmse": root(model.loss), "auc": auc(score)}
+    model = Model(model.init, model.loss, model.tables, metrics=both)
+    run = run_of(fs.recipes.ifca(model, optax.sgd(0.5), models=1, epochs=1, batch=6), data, 2)
+    wanted = fs.evaluate(run_of(fs.recipes.fedavg(model, optax.sgd(0.5), epochs=1, batch=6), data, 2), data)
+    found = fedslice.clusters.evaluate(run, data, data)
+    assert found.pooled == pytest.approx(wanted.pooled, rel=1e-6)
+    assert np.isnan(found.clients["auc"]).any()  # clients of one class have none of their own
+
+
+def test_local_leaves_are_refused() -> None:
+    model = Model(lambda key: {"w": jnp.zeros(2), "l": jnp.zeros(())}, dense_model().loss, local="l")
+    with pytest.raises(InputError, match="IFCA cannot train a model with local leaves"):
+        fs.recipes.ifca(model, optax.sgd(0.5), models=2, epochs=1, batch=6)
 
 
 @pytest.mark.parametrize("model", [dense_model(), table_model()], ids=["dense", "table"])

@@ -75,7 +75,7 @@ def test_fewer_support_examples_leave_query_as_it_is(split: object) -> None:
 
 
 REFUSED = {
-    "unknown": ("thirds", "split='thirds' is not known: use 'half', 'time'"),
+    "unknown": ("thirds", "split='thirds' is not known here: use 'half', 'time'"),
     "no time": ("time", r"goes by the column 'time'.*name one of them as split='time:COLUMN'"),
     "wide column": ("time:item", "goes by the column 'item', one number for each example"),
     "short": (lambda given: np.ones(3), "must give true, false or -1 for each of the 29 examples"),

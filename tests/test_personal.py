@@ -306,11 +306,47 @@ def test_gains_over_clients() -> None:
 
 def test_nobody_to_judge() -> None:
     model, population = matrix_model(), raters((1, 1, 1))
-    gain = Personal(population, reconstruction(model, optax.sgd(RATE), steps=1))(params_for(model, population))
-    assert np.isnan(gain.clients("loss")).all()
-    assert np.isnan(gain.after.pooled["loss"])
     with pytest.raises(InputError, match="no client has a query example"):
-        gain.spread("loss")
+        Personal(population, reconstruction(model, optax.sgd(RATE), steps=1))
+
+
+def test_clients_ruined_by_adapting_count_as_the_worst() -> None:
+    """Steps of 1 on a loss of curvature 2 s^2: with s = 1000 they overflow, with s = 0.5 they converge."""
+
+    def loss(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
+        return (batch["s"] * params["l"] + params["g"] - batch["a"]) ** 2
+
+    model = Model(lambda key: {"g": jnp.zeros(()), "l": jnp.zeros(())}, loss, local="l")
+    s = np.repeat([0.5, 0.5, 0.5, 1000.0], 4)
+    people = Population.from_arrays(np.repeat(np.arange(5), [4, 4, 4, 4, 1]), s=np.append(s, 1.0), a=np.full(17, 3.0))
+    gain = Personal(people, reconstruction(model, optax.sgd(1.0), steps=30))({"g": jnp.zeros(())})
+    assert gain.clients("loss").tolist() == [pytest.approx(9.0)] * 3 + [-np.inf, pytest.approx(np.nan, nan_ok=True)]
+    spread = gain.spread("loss")
+    assert (spread["share"], spread["worst"], spread["p10"]) == (0.75, -np.inf, -np.inf)
+    assert spread["median"] == pytest.approx(9.0)
+    with pytest.raises(InputError, match="there is no figure 'los'; there are loss"):
+        gain.spread("los")
+
+
+def test_what_cannot_be_judged_is_refused() -> None:
+    model, population = matrix_model(), raters()
+    with pytest.raises(InputError, match="support=-1"):
+        Personal(population, reconstruction(model, optax.sgd(RATE), steps=1), support=-1)
+    with pytest.raises(InputError, match="steps=-1"):
+        Personal(population, reconstruction(model, optax.sgd(RATE), steps=1))(params_for(model, population), steps=-1)
+    for split in (0.5, None, "none"):
+        with pytest.raises(InputError, match="only training takes 'none'"):
+            parts.check(split)  # type: ignore[arg-type]
+    run = run_of(fs.recipes.fedavg(matrix_model(local=()), optax.sgd(RATE), epochs=1), population, 1)
+    with pytest.raises(InputError, match="of another model"):
+        adapted(run, population, reconstruction(model, optax.sgd(RATE), steps=1))
+
+
+def test_a_leaf_to_fine_tune_may_be_named_alone() -> None:
+    model, population = matrix_model(local=()), raters()
+    one, two = (finetune(model, optax.sgd(RATE), steps=1, leaves=leaves) for leaves in ("bias", ["bias"]))
+    figures = [Personal(population, way)(params_for(model, population)).after.pooled for way in (one, two)]
+    assert figures[0] == figures[1]
 
 
 def test_same_seed_same_figures() -> None:

@@ -61,8 +61,15 @@ def test_unknown_and_ambiguous_names_get_a_hint(name: str, hint: str) -> None:
 def test_bad_input() -> None:
     for ratings, options, words in [
         ({}, {}, "no ratings"),
-        ({"Alien": float("nan")}, {}, "finite"),
+        ({"Alien": float("nan")}, {}, "'Alien' has the rating nan: stars are above 0, up to 5"),
+        ({"Alien": 55.0}, {}, "up to 5"),
+        ({"Alien": -3.0}, {}, "above 0"),
         ({"Alien": 5.0}, {"top": 0}, "top=0"),
+        ({"Alien": 5.0}, {"rate": -0.1}, "rate=-0.1"),
+        ({"Alien": 5.0}, {"rate": 50.0}, "diverged at rate=50"),
+        ({"Alien": 5.0}, {"fewest": 1000}, "no other item was rated by 1000 clients"),
+        ({"Titanic": 5.0}, {}, r"knows several items 'Titanic': say which of Titanic \(1953\) | Titanic \(1997\)"),
+        ({"The Matrixx": 5.0}, {}, r"is it one of: Matrix, The \(1999\)\?"),
     ]:
         with pytest.raises(InputError, match=words):
             recommend(model(), ratings, **options)
@@ -77,6 +84,8 @@ def test_bad_input() -> None:
         (b"film;stars\nAlien;5\n", "must name the columns"),
         (b"title,rating\nAlien,five\n", "line 2"),
         (b"title,rating\nAlien\n", "line 2"),
+        (b"title,rating\n,5\n", "line 2"),
+        (b"title,rating\nAlien,5\nAliens,nan\n", "line 3"),
     ],
 )
 def test_bad_files(tmp_path: Path, content: bytes, words: str) -> None:

@@ -191,14 +191,13 @@ def test_local_leaves_are_neither_sent_nor_kept() -> None:
 
 
 def test_clients_without_query_change_nothing() -> None:
-    """One example each: all support.  Also next to others, and when they hold rows of their own."""
-    model, alone = matrix_model(), raters((1,) * 5)
-    run = run_of(recon(model, steps=2, reconstruct_steps=2), alone)
-    before = run.params()["item"]
-    reports = list(run.rounds(2))
-    assert [report.failed for report in reports] == [0, 0]
-    assert [report.loss for report in reports] == [0.0, 0.0]
-    assert np.array_equal(run.params()["item"], before)
+    """One example is support.  Next to others they send nothing; alone they have nothing to train."""
+    model = matrix_model()
+    with pytest.raises(InputError, match="with split='half' no client has a query example"):
+        run_of(recon(model, steps=2, reconstruct_steps=2), raters((1,) * 5))
+    for name in ("reconstruct_steps", "reconstruct_epochs"):
+        with pytest.raises(InputError, match=f"{name}=0 must be at least 1"):
+            recon(model, steps=2, **{name: 0})
     population = raters((6, 1, 4))
     others = population.select(population.owners != 1)
     one, two = (run_of(recon(model, steps=2, reconstruct_steps=2), given, 3) for given in (population, others))

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import optax
-
 from fedslice import parts, prox, recipes
 from fedslice.client import proximal
 from fedslice.errors import InputError
@@ -195,7 +193,7 @@ def fedrecon(task: Task, s: Settings) -> Algorithm:
     }
     more = {**_without(_more(task, s), "steps", "epochs", "batch"), "heat": _sent(task, s), **_both(s)}
     return recipes.fedrecon(
-        task.model, s.client_optimizer, reconstruction=optax.sgd(s.reconstruct_rate), **more, **local
+        task.model, s.client_optimizer, reconstruction=optimizer("sgd", s.reconstruct_rate), **more, **local
     )
 
 

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     suggest.add_argument("--model", type=Path, required=True, metavar="RUN", help="the --out folder of the run")
     suggest.add_argument("--user", type=Path, required=True, metavar="CSV", help="the user's ratings: title,rating")
     suggest.add_argument("--top", type=int, default=10, help="how many (default: 10)")
-    suggest.add_argument("--steps", type=int, help="of reconstruction (default: those of the training)")
+    suggest.add_argument("--steps", type=int, help="of reconstruction (default: the most of the training)")
     suggest.add_argument("--rate", type=float, help="of reconstruction (default: that of the training)")
     suggest.add_argument("--fewest", type=int, default=10, help="leave out items of fewer clients (default: 10)")
     suggest.add_argument("--json", action="store_true", help="one JSON object an item on standard output")

@@ -6,9 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.client.cluster import models_in, pick
-from fedslice.evaluate import Evaluator, Scores
+from fedslice.evaluate import Evaluator, Scores, tally
+from fedslice.parts import QUERY, SUPPORT
+from fedslice.parts import assign as split
 from fedslice.population import Population
 from fedslice.simulate import Run
+from fedslice.types import Params
 
 Data: TypeAlias = Population | Evaluator
 """A population, or, to prepare it only once, its evaluator."""
@@ -17,9 +20,7 @@ Data: TypeAlias = Population | Evaluator
 def scores(run: Run, data: Data) -> list[Scores]:
     """Every model of a run of ``recipes.ifca`` on ``data``."""
     evaluator = _evaluator(run, data)
-    tables = set(run.model.tables)
-    every = run.store.rows(lambda state: state.server, evaluator.ids())
-    return [evaluator(pick(every, jnp.array(number), tables)) for number in range(models_in(every, tables))]
+    return [evaluator(params) for params in _models(run, evaluator)]
 
 
 def assign(run: Run, data: Data) -> np.ndarray:
@@ -36,16 +37,38 @@ def assign(run: Run, data: Data) -> np.ndarray:
 
 
 def evaluate(run: Run, train: Data, test: Data) -> Scores:
-    """Every client with the model that suits its training data, measured on its test data."""
+    """Every client with the model that suits its training data, measured on its test data.
+
+    A client that did not train chooses by a random half of its test data and is measured on the other.
+    """
     train, test = _evaluator(run, train), _evaluator(run, test)
-    own = dict(zip(train.population.clients.tolist(), assign(run, train).tolist(), strict=True))
-    chosen = np.array([max(0, own.get(name, 0)) for name in test.population.clients.tolist()])
-    every = scores(run, test)
-    clients = {
-        name: np.choose(chosen, [each.clients[name] for each in every], mode="clip") for name in every[0].clients
-    }
-    weight = test.population.counts / max(1, test.population.examples)
-    return Scores({name: float(np.nansum(values * weight)) for name, values in clients.items()}, clients)
+    people, owners = test.population, test.population.owners
+    known = dict(zip(train.population.clients.tolist(), assign(run, train).tolist(), strict=True))
+    chosen = np.array([known.get(name, -1) for name in people.clients.tolist()], np.int64)
+    new = chosen < 0
+    every = [test.numbers(params) for params in _models(run, test)]
+    part = split(people, "half")
+    judged = ~new[owners] | (part == QUERY)
+    if new.any():
+        support = new[owners] & (part == SUPPORT)
+        mine = [_measured(test, each, support).clients["loss"] for each in every]
+        chosen = np.where(new, np.argmin(np.nan_to_num(np.stack(mine), nan=np.inf), axis=0), chosen)
+    own = {name: np.choose(chosen[owners], [each[name] for each in every], mode="clip") for name in every[0]}
+    return _measured(test, own, judged)
+
+
+def _models(run: Run, evaluator: Evaluator) -> list[Params]:
+    """Each model of the run, with the rows that the evaluator needs."""
+    tables = set(run.model.tables)
+    every = run.store.rows(lambda state: state.server, evaluator.ids())
+    return [pick(every, jnp.array(number), tables) for number in range(models_in(every, tables))]
+
+
+def _measured(evaluator: Evaluator, numbers: dict[str, np.ndarray], some: np.ndarray) -> Scores:
+    """The figures of some of the examples."""
+    people = evaluator.population
+    part = {name: pairs[:, some] for name, pairs in numbers.items()}
+    return tally(evaluator.model, [part], people.owners[some], len(people))
 
 
 def _evaluator(run: Run, data: Data) -> Evaluator:

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedslice.errors import InputError
 from fedslice.hashing import GOLDEN, splitmix
 from fedslice.parts import QUERY, SUPPORT, assign
 from fedslice.population import Population
@@ -48,6 +49,8 @@ def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
             found.append(Pool(population.offsets[:-1], population.counts, None, population.examples))
             continue
         chosen = np.flatnonzero(parts[work.split] == {"support": SUPPORT, "query": QUERY}[work.part])
+        if work.part == "query" and not len(chosen):
+            raise InputError(f"with split={work.split!r} no client has a query example: use another split, or 'none'")
         counts = np.bincount(population.owners[chosen], minlength=len(population))
         examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
         found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen)))

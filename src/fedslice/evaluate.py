@@ -10,7 +10,7 @@ import numpy as np
 from fedslice.model import Model
 from fedslice.population import Population, numeric
 from fedslice.simulate import Run
-from fedslice.types import Array, Params
+from fedslice.types import Params
 
 CHUNK = 1 << 22  # numbers that the largest intermediate result may have
 
@@ -77,18 +77,27 @@ class Evaluator:
 
     def __call__(self, params: Params) -> Scores:
         """Score ``params``, whose tables hold the rows :meth:`ids`."""
+        return tally(self.model, [self.numbers(params)], self.population.owners, len(self.population))
+
+    def numbers(self, params: Params) -> dict[str, np.ndarray]:
+        """``model.measure`` of every example: of each figure a pair, [2, examples]."""
         whole = {**params, **self.model.fresh(jax.random.key(0))}
         parts = [self.score(whole, chunk) for chunk in self.chunks]
-        return tally(self.model, parts, self.population.owners, len(self.population))
+        return {name: joined(parts, name)[:, : self.population.examples] for name in self.model.figures}
 
 
-def tally(model: Model, parts: Sequence[Mapping[str, tuple[Array, Array]]], owners: np.ndarray, clients: int) -> Scores:
+def joined(parts: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """The pairs of one figure of all examples, [2, examples], given in parts."""
+    pairs = [np.stack(part[name]).astype(np.float64) for part in parts] or [np.zeros((2, 0))]
+    return np.concatenate(pairs, axis=1)
+
+
+def tally(model: Model, parts: Sequence[Mapping[str, Any]], owners: np.ndarray, clients: int) -> Scores:
     """The figures of ``model.measure``'s numbers, given in parts, of examples that belong to ``owners``; numbers
     beyond those are padding."""
     pooled, single = {}, {}
     for name, metric in model.figures.items():
-        pairs = [np.stack(part[name]).astype(np.float64) for part in parts] or [np.zeros((2, 0))]
-        left, right = np.concatenate(pairs, axis=1)[:, : len(owners)]
+        left, right = joined(parts, name)[:, : len(owners)]
         pooled[name] = metric.figure(left, right)
         single[name] = metric.grouped(left, right, owners, clients)
     return Scores(pooled, single)

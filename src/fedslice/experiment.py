@@ -104,7 +104,8 @@ class Scorer:
             raise InputError(f"{self.task.name} has local leaves and no way to rebuild them: use --algorithm fedrecon")
         train, test = self.task.train, self.task.test
         some = train.subset(np.random.default_rng(0).permutation(len(train))[:TRAIN_CLIENTS])
-        judges = [Personal(each, adaptation) for each in (some, test)]
+        split = self.task.settings.get("split", "half")  # the task's, so that all algorithms are judged alike
+        judges = [Personal(each, adaptation, split=split) for each in (some, test)]
         return [lambda judge=judge: judge(run.params(judge.ids())) for judge in judges]  # type: ignore[misc]
 
 

@@ -62,11 +62,12 @@ def query(population: Population, split: Split) -> Population:
 
 def check(split: Split) -> None:
     """Refuse a split that is not one."""
-    if not callable(split) and split != "half" and split.partition(":")[0] != "time":
-        raise InputError(
-            f"split={split!r} is not known: use 'half', 'time', 'time:COLUMN' or a function of a population that gives "
-            "true for the support examples"
-        )
+    if callable(split) or (isinstance(split, str) and (split == "half" or split.partition(":")[0] == "time")):
+        return
+    raise InputError(
+        f"split={split!r} is not known here: use 'half', 'time', 'time:COLUMN' or a function of a population that "
+        "gives true for the support examples; only training takes 'none', where all examples are both"
+    )
 
 
 def _ranks(population: Population, split: str) -> np.ndarray:

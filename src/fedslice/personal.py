@@ -26,6 +26,7 @@ from fedslice.types import Adaptation, Array, Key, Params, Phase, Work
 
 TOGETHER = 64  # clients that adapt side by side
 SCORED = 32  # examples of a client scored at once
+NO_QUERY = "no client has a query example to be judged by: use another split"
 
 
 class Gain(NamedTuple):
@@ -47,18 +48,24 @@ class Gain(NamedTuple):
     def clients(self, name: str, more: bool = False) -> np.ndarray:
         """What each client gains in a figure: how far it falls, or with ``more``, for accuracy and the like, rises.
 
-        NaN for a client without query examples.
+        NaN for a client without query examples; minus infinity for one whose own model is no longer finite.
         """
-        change = self.after.clients[name] - self.before.clients[name]
-        return np.asarray(change if more else -change)
+        if name not in self.before.clients:
+            raise InputError(f"there is no figure {name!r}; there are {', '.join(self.before.clients)}")
+        before, after = self.before.clients[name], self.after.clients[name]
+        change = after - before if more else before - after
+        return np.where(np.isnan(before) | np.isfinite(after), change, -np.inf)
 
     def spread(self, name: str, more: bool = False) -> dict[str, float]:
         """The gain over clients: mean, percentiles, the worst, and the ``share`` of clients that gain at all."""
         gains = self.clients(name, more)
         gains = gains[~np.isnan(gains)]
         if not len(gains):
-            raise InputError("no client has a query example to be judged by: use another split")
-        low, middle, high = np.percentile(gains, [10, 50, 90])
+            raise InputError(NO_QUERY)
+        if np.isfinite(gains).all():
+            low, middle, high = np.percentile(gains, [10, 50, 90])
+        else:  # between a number and infinity there is nothing
+            low, middle, high = np.percentile(gains, [10, 50, 90], method="lower")
         figures = {"mean": gains.mean(), "p10": low, "median": middle, "p90": high, "worst": gains.min()}
         return {key: float(figure) for key, figure in figures.items()} | {"share": float(np.mean(gains > 0))}
 
@@ -84,6 +91,8 @@ class Personal:
         own = adaptation.work.split if adaptation.work.part == "support" else "half"
         chosen = own if split is None else split
         check(chosen)
+        if support is not None and support < 0:
+            raise InputError(f"support={support} must not be negative")
         part = assign(population, chosen, support)
         works = [adaptation.work, Work(epochs=1, batch=SCORED)]
         halves = [w._replace(part=p, split=lambda _: part) for w, p in zip(works, ("support", "query"), strict=True)]
@@ -103,6 +112,8 @@ class Personal:
 
     def __call__(self, params: Params, steps: int | None = None) -> Gain:
         """Judge ``params``, whose tables hold the rows :meth:`ids`; adapting stops after ``steps`` steps."""
+        if steps is not None and steps < 0:
+            raise InputError(f"steps={steps} must not be negative")
         own = [np.zeros(0, np.int64)]
         found: list[tuple[Any, Any]] = []
         for plan, numbers in self._results(params, steps):
@@ -167,6 +178,8 @@ def adapted(run: Run, population: Population, adaptation: Adaptation | None = No
             f"clients of {run.algorithm.name} do not adapt the model: say how, for instance by "
             "client.finetune(model, optax.sgd(0.1), steps=10)"
         )
+    if set(chosen.model.tables) != set(run.model.tables) or set(chosen.model.local) != set(run.model.local):
+        raise InputError("the adaptation is of another model: its tables or local leaves are not those of the run")
     judge = Personal(population, chosen, **options)
     return judge(run.params(judge.ids()))
 

@@ -1,6 +1,6 @@
 """What would a new user like?  The user's vector is rebuilt from a few ratings, with a trained model and nothing else.
 
-    u <- argmin over a few steps of sum (u . q_m - rating_m)^2,  q frozen;     score of a film m: u . q_m
+    u <- u - rate * gradient of the mean of (u . q_m - rating_m)^2 over a batch, q frozen;    score of a film: u . q_m
 
 That is R of FedRecon (Singhal et al. 2021), on all of the user's ratings: what a device would do.
 """
@@ -9,6 +9,7 @@ import csv
 import difflib
 import io
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ import optax
 from fedslice.client.adapt import reconstruction
 from fedslice.errors import InputError
 from fedslice.export import Exported, read_model
-from fedslice.models.factorisation import factorisation
+from fedslice.models.factorisation import HIGHEST, factorisation
 from fedslice.personal import model_of
 from fedslice.population import Population
 
@@ -49,8 +50,8 @@ def recommend(
 ) -> list[Recommendation]:
     """The ``top`` items that the user has not rated, best first, among those that ``fewest`` clients had rated.
 
-    ``ratings`` maps names of items, as in the training data, to stars.  ``steps``, ``rate`` and ``batch`` are those of
-    the reconstruction in training.
+    ``ratings`` maps names of items, as in the training data, to stars.  ``rate`` and ``batch`` are those of the
+    reconstruction in training, ``steps`` the most that it has there: few ratings are gone through as often as it takes.
 
     >>> from fedslice.export import Rows
     >>> vectors = np.array([[2.0, 0], [1.9, 0], [0, 2.0]], np.float32)
@@ -66,8 +67,11 @@ def recommend(
     stars = np.array(list(ratings.values()), np.float32)
     if not len(places):
         raise InputError("there are no ratings: give at least one item with its stars")
-    if not np.isfinite(stars).all():
-        raise InputError("a rating is not a finite number")
+    for name, value in ratings.items():
+        if not 0 < value <= HIGHEST:
+            raise InputError(f"{name!r} has the rating {value}: stars are above 0, up to {HIGHEST:g}")
+    if not rate > 0:
+        raise InputError(f"rate={rate} is not possible: give a positive number")
     if top < 1 or fewest < 0:
         raise InputError(f"top={top} must be at least 1, and fewest={fewest} not negative")
     person = Population.from_arrays(np.zeros(len(places), np.int32), movie=places, rating=stars)
@@ -76,10 +80,13 @@ def recommend(
     held = np.unique(places)
     user = model_of(way, {TABLE: jnp.asarray(rows.values[held])}, person, seed=seed)["user"]
     scores = rows.values @ np.asarray(user)
-    scores[places] = -np.inf
-    scores[rows.heat < fewest] = -np.inf
-    best = np.argsort(-scores, kind="stable")[:top]
-    return [Recommendation(rows.names[i], float(scores[i]), int(rows.heat[i])) for i in best if np.isfinite(scores[i])]
+    if not np.isfinite(scores).all():
+        raise InputError(f"rebuilding the user's vector diverged at rate={rate}: give a smaller one")
+    left = (rows.heat >= fewest) & ~np.isin(np.arange(len(scores)), places)
+    if not left.any():
+        raise InputError(f"no other item was rated by {fewest} clients of the training: give a smaller fewest")
+    best = np.argsort(np.where(left, -scores, np.inf), kind="stable")[: min(top, left.sum())]
+    return [Recommendation(rows.names[i], float(scores[i]), int(rows.heat[i])) for i in best]
 
 
 def _place(name: str, known: Mapping[str, int]) -> int:
@@ -90,10 +97,17 @@ def _place(name: str, known: Mapping[str, int]) -> int:
     alike = [each for each in known if wanted in (_plain(each), _plain(_YEAR.sub("", each)))]
     if len(alike) == 1:
         return known[alike[0]]
-    near = alike or [each for each in known if wanted in _plain(each)]
-    near = near or difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    if alike:
+        raise InputError(f"the model knows several items {name!r}: say which of {' | '.join(alike[:5])}")
+    near = [each for each in known if wanted and wanted in _plain(each)] or _nearest(wanted, known)
     hint = f"; is it one of: {' | '.join(near[:5])}?" if near else ""
     raise InputError(f"the model knows no item {name!r}{hint}")
+
+
+def _nearest(wanted: str, known: Mapping[str, int]) -> list[str]:
+    """Names like this one, as people write them: without the year, the article in front."""
+    written = {_plain(_YEAR.sub("", each)): each for each in known}
+    return [written[near] for near in difflib.get_close_matches(wanted, list(written), n=3, cutoff=0.6)]
 
 
 _YEAR = re.compile(r"\s*\((?:\d{4}|\D[^)]*)\)\s*$")  # "(1999)", or another title in brackets
@@ -121,9 +135,12 @@ def read_ratings(file: Path) -> dict[str, float]:
         if not any(cell.strip() for cell in row):
             continue
         try:
-            found[row[title].strip()] = float(row[value])
+            name, stars = row[title].strip(), float(row[value])
         except (IndexError, ValueError):
-            raise InputError(f"{file} line {number}: expected a title and a number, got {','.join(row)!r}") from None
+            name, stars = "", math.nan
+        if not name or not math.isfinite(stars):
+            raise InputError(f"{file} line {number}: expected a title and a number, got {','.join(row)!r}")
+        found[name] = stars
     return found
 
 

@@ -49,6 +49,9 @@ OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
 }
 
 
+AT_LEAST_ONE = ("cohort", "steps", "epochs", "batch", "reconstruct_steps", "reconstruct_epochs")
+
+
 class Settings:
     """The settings of one run, read as attributes.
 
@@ -70,6 +73,8 @@ class Settings:
         if key not in self.values:
             raise InputError(f"there is no setting {key!r} here; there are {', '.join(self.values)}")
         parsed = parse(key, text, type(self.values[key]))
+        if key in AT_LEAST_ONE and parsed < 1:
+            raise InputError(f"{key}={parsed} must be at least 1")
         other = {"steps": {"epochs": 0}, "epochs": {"steps": 0}}.get(key, {})
         return Settings({**self.values, **other, key: parsed})
 

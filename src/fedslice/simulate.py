@@ -191,9 +191,10 @@ class Run:
         else:
             return
         raise DivergedError(
-            f"training diverged in round {report.round}: {reason}. Try a smaller client learning rate, fewer local "
-            "steps, or a gradient clip (optax.clip_by_global_norm before the client's optimizer). With heat correction "
-            "a row held by one client moves N/K times as far as its update, so it may need a smaller rate than FedAvg. "
+            f"training diverged in round {report.round}: {reason}. Try a smaller client learning rate (or rate of "
+            "reconstruction, where local leaves are rebuilt), fewer local steps, or a gradient clip "
+            "(optax.clip_by_global_norm before the client's optimizer). With heat correction a row held by one client "
+            "moves N/K times as far as its update, so it may need a smaller rate than FedAvg. "
             'engine="debug" (--set engine=debug) names the first client that goes wrong.'
         )
 

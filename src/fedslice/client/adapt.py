@@ -43,7 +43,7 @@ def finetune(
     epochs: int | None = None,
     batch: int = 32,
     split: Split = "half",
-    leaves: Sequence[str] | None = None,
+    leaves: str | Sequence[str] | None = None,
 ) -> Adaptation:
     """The global model and fresh local leaves, trained on the support examples: all leaves, or ``leaves`` by name.
 
@@ -52,7 +52,7 @@ def finetune(
     2
     """
     check_optimizer(optimizer)
-    chosen = None if leaves is None else set(leaves)
+    chosen = None if leaves is None else {leaves} if isinstance(leaves, str) else set(leaves)
 
     def apply(params: Params, phase: Phase, key: Key) -> Params:
         whole = {**params, **model.fresh(key)}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedslice.client.local import check_optimizer, descend, everything, loop, mean_loss, subtract, work
+from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree
 
@@ -27,6 +28,11 @@ def cluster(
     2
     """
     check_optimizer(optimizer)
+    if model.local:
+        raise InputError(
+            f"IFCA cannot train a model with local leaves ({', '.join(model.local)}): clients choose among models by "
+            "their losses, which mean nothing with local leaves as drawn. Use fedrecon or fedper"
+        )
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         tables = set(model.tables)

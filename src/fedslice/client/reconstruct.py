@@ -15,6 +15,7 @@ import optax
 
 from fedslice.client import adapt
 from fedslice.client.local import Correction, Schedule, check_optimizer, subtract, train
+from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.parts import Split
 from fedslice.types import Client, Data, Key, Message, PyTree
@@ -47,6 +48,9 @@ def reconstruct(
     'query'
     """
     check_optimizer(optimizer)
+    for name, value in (("reconstruct_steps", reconstruct_steps), ("reconstruct_epochs", reconstruct_epochs)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}={value} must be at least 1")
     recover = adapt.reconstruction(
         model, reconstruction, steps=reconstruct_steps, epochs=reconstruct_epochs, batch=batch, split=split
     )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedslice.errors import InputError
 from fedslice.population import Population
 from fedslice.tasks import text
 
@@ -75,6 +76,8 @@ def population(corpus: Corpus, vocabulary: np.ndarray, buckets: int = 0) -> Popu
     >>> people.columns["tokens"].tolist(), people.columns["bucket"].tolist(), people.columns["next"].tolist()
     ([[2, 1, -1, -1]], [[-1, -1, 2, -1]], [[1, 5, 2, -1]])
     """
+    if buckets < 0:
+        raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")
     size, words = len(vocabulary), corpus.words
     codes = np.where(words < size, words, size + 1 + (words - size) % max(buckets, 1)).astype(np.int32)
     tokens = np.concatenate([np.full((len(words), 1), size, np.int32), codes[:, :-1]], axis=1)

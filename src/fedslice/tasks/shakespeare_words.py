@@ -47,7 +47,7 @@ _STOPS = re.compile(r"[.?!:;\x02\x03]+|--+")
 def synthetic(seed: int = 0, scale: float = 1.0, *, buckets: int = BUCKETS, local: bool = True) -> Task:
     """The task on generated speeches (:mod:`fedslice.tasks.shakespeare_synthetic` says what they match).
 
-    As many roles and sentences as in the plays at scale 1; of the words one in ten is unknown, there one in six.
+    As many roles and sentences as in the plays at scale 1; of the words one in nine is unknown, there one in five.
 
     >>> task = synthetic(scale=0.05)
     >>> task.model.local, task.train.columns["tokens"].shape[1]
@@ -95,7 +95,9 @@ def sentences(plays: Plays) -> Data:
 
 def _task(data: Data, source: str, buckets: int, local: bool) -> Task:
     train, test = (population(corpus, data.vocabulary, buckets) for corpus in (data.train, data.test))
-    model = language_lstm(len(data.vocabulary), 1, buckets=buckets, local_buckets=local, hidden=HIDDEN)
+    model = language_lstm(
+        len(data.vocabulary), 1 if buckets else 2, buckets=buckets, local_buckets=local, hidden=HIDDEN
+    )
     settings = {**SETTINGS, "cohort": min(COHORT, len(train))}
     rebuilt = reconstruction(model, optax.sgd(REBUILD), steps=100, epochs=1, batch=16, split="time") if local else None
     return Task(NAME, model, train, test, settings, RATES, source=source, adaptation=rebuilt)
