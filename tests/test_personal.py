@@ -10,7 +10,7 @@ import pytest
 from problems import assert_params_close, run_of
 
 import fedslice as fs
-from fedslice import parts, personal
+from fedslice import experiment, parts, personal
 from fedslice.client import finetune, reconstruction
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator, Scores
@@ -356,3 +356,21 @@ def test_same_seed_same_figures() -> None:
     one, two, other = (Personal(population, adaptation, seed=seed)(params) for seed in (3, 3, 4))
     assert one.after.pooled == two.after.pooled != other.after.pooled
     assert_params_close(one.after.clients, two.after.clients, rtol=0, atol=0)
+
+
+def test_all_algorithms_of_a_task_are_judged_on_the_same_examples() -> None:
+    """By the task's split, here time: FedPer and Ditto, which have none of their own, as FedRecon.  The untrained model
+    gives them all the same losses before adapting; that of the later examples differs from a random half's."""
+    population = raters((6, 8, 5, 7))
+    task = fs.tasks.Task("toy", matrix_model(), population, population.subset(np.arange(3)), {"split": "time"})
+    work = {"epochs": 1, "batch": 4}
+    methods = [
+        fs.recipes.fedrecon(task.model, optax.sgd(RATE), reconstruction=optax.sgd(RATE), split="half", **work),
+        fs.recipes.fedper(task.model, optax.sgd(RATE), **work),
+        fs.recipes.ditto(task.model, optax.sgd(RATE), pull=0.1, **work),
+    ]
+    runs = [run_of(method, population) for method in methods]
+    judged = [experiment.Scorer(task)._adapting(run)[1]().before.clients["loss"] for run in runs]
+    np.testing.assert_array_equal(judged[0], judged[1])
+    np.testing.assert_array_equal(judged[0], judged[2])
+    assert not np.array_equal(judged[0], adapted(runs[0], task.test).before.clients["loss"])
