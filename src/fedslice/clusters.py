@@ -53,7 +53,8 @@ def evaluate(run: Run, train: Data, test: Data) -> Scores:
         support = new[owners] & (part == SUPPORT)
         mine = [_measured(test, each, support).clients["loss"] for each in every]
         chosen = np.where(new, np.argmin(np.nan_to_num(np.stack(mine), nan=np.inf), axis=0), chosen)
-    own = {name: np.choose(chosen[owners], [each[name] for each in every], mode="clip") for name in every[0]}
+    place = np.arange(people.examples)
+    own = {name: np.stack([each[name] for each in every])[chosen[owners], :, place].T for name in every[0]}
     return _measured(test, own, judged)
 
 

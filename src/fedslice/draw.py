@@ -50,7 +50,8 @@ def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
             continue
         chosen = np.flatnonzero(parts[work.split] == {"support": SUPPORT, "query": QUERY}[work.part])
         if work.part == "query" and not len(chosen):
-            raise InputError(f"with split={work.split!r} no client has a query example: use another split, or 'none'")
+            given = f" with split={work.split!r}" if isinstance(work.split, str) else ""
+            raise InputError(f"no client has a query example{given}: use another split, or in training 'none'")
         counts = np.bincount(population.owners[chosen], minlength=len(population))
         examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
         found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen)))

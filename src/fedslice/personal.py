@@ -53,7 +53,8 @@ class Gain(NamedTuple):
         if name not in self.before.clients:
             raise InputError(f"there is no figure {name!r}; there are {', '.join(self.before.clients)}")
         before, after = self.before.clients[name], self.after.clients[name]
-        change = after - before if more else before - after
+        with np.errstate(invalid="ignore"):
+            change = after - before if more else before - after
         return np.where(np.isnan(before) | np.isfinite(after), change, -np.inf)
 
     def spread(self, name: str, more: bool = False) -> dict[str, float]:
