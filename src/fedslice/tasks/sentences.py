@@ -20,7 +20,7 @@ class Corpus(NamedTuple):
 
     users: np.ndarray  # [N] text
     counts: np.ndarray  # [N] sentences
-    time: np.ndarray  # [n] seconds since 1970
+    time: np.ndarray  # [n] seconds since 1970, or the order of a user's sentences
     words: np.ndarray  # [n, 20] int32
 
 

@@ -7,8 +7,8 @@ words are the names and matters of its play.  As in :mod:`fedslice.tasks.stackov
 predict, and does not count in the accuracy.  Support and query are a role's earlier and later half.  The LSTM has 128
 units.
 
-There are no published figures for it; settings and rates are ours.  Clients train with Adam, for with SGD an LSTM needs
-a thousand rounds to leave the words' frequencies behind.
+There are no published figures for it; settings and rates are ours.  Clients train with Adam, with which the LSTM left
+the words' frequencies behind much sooner than with SGD.
 """
 
 import re
