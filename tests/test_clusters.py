@@ -121,6 +121,19 @@ def test_pooled_figures_are_of_examples_not_means_over_clients() -> None:
     assert np.isnan(found.clients["auc"]).any()  # clients of one class have none of their own
 
 
+def test_what_choosing_gains_each_client() -> None:
+    """Against the one model that is best for all: those whose model it is gain nothing, the others all there is."""
+    data = two_groups().subset(np.arange(5))  # clients 1, 2 and 4 are of one group, 0 and 3 of the other
+    run = run_of(fs.recipes.ifca(table_model(), optax.sgd(0.5), models=2, spread=0.5, epochs=1, batch=6), data, 24)
+    first, second = fedslice.clusters.scores(run, data)
+    common = first if first.pooled["loss"] < second.pooled["loss"] else second
+    gain = fedslice.clusters.gain(run, data, data)
+    assert gain.before.pooled == pytest.approx(common.pooled, rel=1e-6)
+    best = np.minimum(first.clients["loss"], second.clients["loss"])
+    np.testing.assert_allclose(gain.clients("loss"), common.clients["loss"] - best, rtol=1e-5, atol=1e-7)
+    assert gain.spread("loss")["share"] == 0.4
+
+
 def test_local_leaves_are_refused() -> None:
     model = Model(lambda key: {"w": jnp.zeros(2), "l": jnp.zeros(())}, dense_model().loss, local="l")
     with pytest.raises(InputError, match="IFCA cannot train a model with local leaves"):

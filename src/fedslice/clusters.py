@@ -9,6 +9,7 @@ from fedslice.client.cluster import models_in, pick
 from fedslice.evaluate import Evaluator, Scores, tally
 from fedslice.parts import QUERY, SUPPORT
 from fedslice.parts import assign as split
+from fedslice.personal import Gain
 from fedslice.population import Population
 from fedslice.simulate import Run
 from fedslice.types import Params
@@ -32,7 +33,11 @@ def assign(run: Run, data: Data) -> np.ndarray:
     >>> len(assign(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train))
     4
     """
-    losses = np.stack([each.clients["loss"] for each in scores(run, data)])
+    return _best(scores(run, data))
+
+
+def _best(every: list[Scores]) -> np.ndarray:
+    losses = np.stack([each.clients["loss"] for each in every])
     return np.where(np.isnan(losses[0]), -1, np.argmin(losses, axis=0))
 
 
@@ -41,9 +46,23 @@ def evaluate(run: Run, train: Data, test: Data) -> Scores:
 
     A client that did not train chooses by a random half of its test data and is measured on the other.
     """
+    return gain(run, train, test).after
+
+
+def gain(run: Run, train: Data, test: Data) -> Gain:
+    """What clients gain from their choice.  Before it, all have the model that is best for all training data together;
+    after it, as in :func:`evaluate`.
+
+    >>> import optax, fedslice as fs
+    >>> task = fs.tasks.quadratic.example1(clients=4)
+    >>> method = fs.recipes.ifca(task.model, optax.sgd(0.5), models=1, steps=1, batch=1)
+    >>> gain(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train, task.train).spread("loss")["mean"]
+    0.0
+    """
     train, test = _evaluator(run, train), _evaluator(run, test)
     people, owners = test.population, test.population.owners
-    known = dict(zip(train.population.clients.tolist(), assign(run, train).tolist(), strict=True))
+    found = scores(run, train)
+    known = dict(zip(train.population.clients.tolist(), _best(found).tolist(), strict=True))
     chosen = np.array([known.get(name, -1) for name in people.clients.tolist()], np.int64)
     new = chosen < 0
     every = [test.numbers(params) for params in _models(run, test)]
@@ -55,7 +74,8 @@ def evaluate(run: Run, train: Data, test: Data) -> Scores:
         chosen = np.where(new, np.argmin(np.nan_to_num(np.stack(mine), nan=np.inf), axis=0), chosen)
     place = np.arange(people.examples)
     own = {name: np.stack([each[name] for each in every])[chosen[owners], :, place].T for name in every[0]}
-    return _measured(test, own, judged)
+    common = every[int(np.argmin([each.pooled["loss"] for each in found]))]
+    return Gain(_measured(test, common, judged), _measured(test, own, judged))
 
 
 def _models(run: Run, evaluator: Evaluator) -> list[Params]:

@@ -68,11 +68,12 @@ class Scorer:
 
     def __call__(self, run: Run) -> dict[str, float]:
         """The figures of one evaluation."""
-        client, more = run.algorithm.client, {}
+        client, gains, more = run.algorithm.client, [], {}
         if run.algorithm.server.several:  # each client with the model that suits its own training data
-            train, test = (clusters.evaluate(run, self.all, each).pooled for each in (self.train, self.test))
+            gains = [clusters.gain(run, self.all, each) for each in (self.train, self.test)]
         elif client.serve or client.adapt or self.task.model.local:
             gains = [judge() for judge in self._judges(run)]
+        if gains:
             train, test = (gain.after.pooled for gain in gains)
             spread = gains[1].spread("loss")
             more = {f"gain_{name}": spread[name] for name in ("mean", "p10", "worst", "share")}
