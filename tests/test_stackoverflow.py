@@ -501,8 +501,8 @@ def test_the_model_learns_more_than_the_words_frequencies():
 def test_local_buckets_tell_what_only_the_client_knows():
     """One unknown word, after which each client always says the same word of its own: nobody else can know it.
 
-    Before reconstruction one answer serves all clients, so one in five is right if words are drawn evenly; after it
-    every unseen client is understood.
+    Before reconstruction one answer serves all clients, and words are spread evenly, so at most one in five is right;
+    after it every unseen client is understood.
     """
 
     def speakers(words):
@@ -518,5 +518,5 @@ def test_local_buckets_tell_what_only_the_client_knows():
     run = fs.simulate(method, speakers(np.arange(40) % 5), sampler=fs.sampling.uniform(20))
     run.train(15)
     gain = adapted(run, speakers([0, 1, 2, 3, 4] * 6))
-    assert gain.before.pooled["accuracy"] <= 0.5
+    assert gain.before.pooled["accuracy"] <= 0.2
     assert gain.after.pooled["accuracy"] == 1.0

@@ -46,7 +46,7 @@ def language_lstm(
     if buckets < 0:
         raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")
     if local_buckets and not buckets:
-        raise InputError("local_buckets=True needs buckets=: give their number, 500 in FedRecon")
+        raise InputError("local_buckets=True needs buckets=, their number, 500 in FedRecon; without, nothing is local")
     if tied and buckets:
         raise InputError("tied=True and buckets= do not go together: buckets have no row among the embeddings")
     if tied and (project or hidden) != embedding:
