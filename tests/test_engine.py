@@ -73,6 +73,39 @@ def test_a_failing_client_has_no_weight_whatever_the_weights(name: str) -> None:
     assert_params_close(one.params()["bias"], other.params()["bias"])
 
 
+CLIPPED = optax.chain(optax.clip(1.0), optax.sgd(0.1))
+
+
+@pytest.mark.parametrize("reduce", [fs.reduce.total(), fs.reduce.median()], ids=["sum", "median"])
+def test_a_client_whose_loss_alone_overflows_is_left_out_too(reduce: Any) -> None:
+    """Its clipped gradient is finite, so only the loss tells; the run goes on as if the client had no data."""
+    method = fs.recipes.fedavg(MODEL, CLIPPED, steps=2, batch=1, reduce=reduce)
+    run, population = run_of(method, spoiled(6)), people()
+    reports = list(run.rounds(3))
+    assert [report.failed for report in reports] == [1, 1, 1]
+    assert all(np.isfinite(report.loss) for report in reports)
+    other = run_of(method, population.select(population.owners != 6), 3)
+    held = other.spaces["w"].ids
+    np.testing.assert_allclose(run.table("w", held), other.table("w", held), rtol=1e-5, atol=1e-7)
+
+
+def test_a_weight_that_overflows_costs_that_client_alone() -> None:
+    """q-FFL weighs by F^q: a loss of 1e12 to the fourth power is no float32, though loss and update are finite."""
+    population = people()
+    population.columns["x"][population.owners == 6] = 1e6
+    clipped = fs.client.sgd(MODEL, CLIPPED, steps=2, batch=1)
+    method = fs.algorithm(clipped, [fs.stage.qffl(4.0, 0.1)], fs.server.optimize())
+    (report,) = run_of(method, population).rounds(1)
+    assert report.failed == 1
+    assert 0 < report.update_norm < np.inf
+
+
+def test_the_debug_engine_names_a_client_whose_loss_alone_overflows() -> None:
+    method = fs.recipes.fedavg(MODEL, CLIPPED, steps=2, batch=1)
+    with pytest.raises(DivergedError, match=r"client 60 \(number 6, 4 examples\).*loss.*local step 1 of 2\. Look"):
+        run_of(method, spoiled(6), 1, engine="debug")
+
+
 def test_all_clients_failing_stops_with_advice() -> None:
     population = people()
     population.columns["x"][:] = 3e38

@@ -13,7 +13,7 @@ from fedslice.types import Algorithm, Array, Message
 
 
 class DebugEngine(Engine):
-    """Stops at the first client whose update is not finite and says which, and at which local step."""
+    """Stops at the first client whose update or loss is not finite and says which, and at which local step."""
 
     def __init__(self, algorithm: Algorithm, tags: Tags, key: Array, names: np.ndarray) -> None:
         super().__init__(algorithm, tags, key, "debug", 1)
@@ -38,13 +38,16 @@ class DebugEngine(Engine):
 
         number, steps = int(part.clients[0]), max(int(phase.steps[0]) for phase in part.phases)
         bad = next((s for s in range(1, steps + 1) if _failed(after(s))), 0)
-        loss = float(_message(after(max(0, bad - 1))).metrics["loss"][0])
+        before = f", its mean loss before that was {_loss(after(bad - 1)):.4g}" if bad > 1 else ""
         who = f"client {self.names[number]} (number {number}, {int(part.weights[0])} examples)"
         return (
-            f"{who} sent an update that is not finite in round {int(part.round) + 1}: it goes wrong at local step "
-            f"{bad} of {steps}; its mean loss before that was {loss:.4g}. Look at its examples, or lower the client "
-            "learning rate."
+            f"{who} has an update or a loss that is not finite in round {int(part.round) + 1}: it goes wrong at local "
+            f"step {bad} of {steps}{before}. Look at its examples, or lower the client learning rate."
         )
+
+
+def _loss(result: Any) -> float:
+    return float(_message(result).metrics["loss"][0])
 
 
 def _message(result: Any) -> Message:

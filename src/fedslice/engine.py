@@ -149,7 +149,8 @@ class Engine:
         survey = _client(self.algorithm.survey)
         offer = take(self.tags.first_offer, self.algorithm.server.offer(working.server, ()), plan.places)
         data, key = self._data(plan, plan.phases[: len(survey.work)])
-        message, _ = _guard(survey.run(offer, (), data, key)[0]._replace(extra={}), ((), ()))
+        message = survey.run(offer, (), data, key)[0]._replace(extra={})
+        message = _guard(message, _sound(message))
         stage, state, tags = self._weighing(working)
         return stage.encode(take(tags, state, plan.places), (), message, key)[0]
 
@@ -170,15 +171,15 @@ class Engine:
         skip = len(self.algorithm.survey.work) if self.algorithm.survey else 0
         data, key = self._data(plan, plan.phases[skip:])
         message, own = self.algorithm.client.run(offer, remembered[0], data, key)
-        message, own = _guard(message, (own, remembered[0]))
-        kept = []
+        good, kept = _sound(message), []
         for place, stage in enumerate(self.algorithm.stages):
             state = take(tags.state.stages[place], working.stages[place], places)
             stage_key = jax.random.fold_in(key, place + 1)
             message, stage_memory = stage.encode(state, remembered[1][place], message, stage_key)
-            alive = ~message.metrics["failed"]
-            kept.append(jax.tree.map(lambda a, b: jnp.where(alive, a, b), stage_memory, remembered[1][place]))
-        return message, (own, tuple(kept))
+            kept.append(stage_memory)
+        good &= _sound(message)
+        memories = jax.tree.map(lambda new, old: jnp.where(good, new, old), (own, tuple(kept)), remembered)
+        return _guard(message, good), memories
 
     def _train(self, working: State, memory: PyTree, found: PyTree, plan: Plan) -> tuple[Message, PyTree]:
         return self._each(lambda one: self.client(working, memory, found, one), plan)
@@ -217,15 +218,16 @@ def _client(client: Client | None) -> Client:
     return client
 
 
-def _guard(message: Message, memory: tuple[PyTree, PyTree]) -> tuple[Message, PyTree]:
-    """A client whose update is not finite gets weight zero, keeps its old memory and is counted."""
-    sent = (message.update, message.extra, message.weight)
-    good = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(sent)]))
-    new, old = memory
-    update, extra, weight = jax.tree.map(lambda leaf: jnp.where(good, leaf, 0), sent)
-    metrics = {name: jnp.where(good, value, 0) for name, value in message.metrics.items()}
-    kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
-    return Message(update, weight, {**metrics, "failed": ~good}, extra), kept
+def _sound(message: Message) -> Array:
+    """Whether all of a message is finite: the loss too, for stages weigh by it, and a client that cannot score its own
+    examples has learned nothing from them."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(message)]))
+
+
+def _guard(message: Message, good: Array) -> Message:
+    """A message that is not ``good`` becomes one of weight zero, and is counted."""
+    clean: Message = jax.tree.map(lambda leaf: jnp.where(good, leaf, 0), message)
+    return clean._replace(metrics={**clean.metrics, "failed": ~good})
 
 
 def _report(messages: Message) -> dict[str, Array]:

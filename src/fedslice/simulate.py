@@ -50,7 +50,7 @@ class Report(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """Clients whose update was not finite; they had weight zero."""
+        """Clients whose update or loss was not finite; they had weight zero."""
         return int(self._value("failed"))
 
     @property
@@ -183,9 +183,11 @@ class Run:
         too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
         self.high = self.high + 1 if too_high else 0
         if report.clients and failed == report.clients:
-            reason = f"none of the {report.clients} clients sent a finite update"
-        elif not np.isfinite(norm) or not np.isfinite(loss):
+            reason = f"none of the {report.clients} clients sent a finite update and loss"
+        elif not np.isfinite(norm):
             reason = "the aggregated update is not finite"
+        elif not np.isfinite(loss):
+            reason = "the cohort's mean loss is not finite"
         elif self.high == PATIENCE:
             reason = f"the training loss {start:.3g} is over {self.stop_above:g} times that of the first model"
         else:
