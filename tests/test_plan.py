@@ -123,7 +123,7 @@ def test_batches_do_not_depend_on_who_else_is_there(work: Work) -> None:
 def test_independent_draws_are_uniform() -> None:
     """20,000 draws from 20 examples: chi-square has 19 degrees of freedom; 99.98 % are within 4.5 .. 50."""
     population = people(counts=(5, 20, 3))
-    work = Work(steps=10, batch=20)
+    work = Work(steps=20, batch=10)
     planner = planner_of(population, work)
     chosen = np.array([1])
     draws = np.concatenate([np.ravel(planner._examples(0, work, r, chosen, np.array([20]))[0]) for r in range(100)]) - 5
@@ -133,6 +133,24 @@ def test_independent_draws_are_uniform() -> None:
     assert 4.5 < ((counts - 1000) ** 2 / 1000).sum() < 50
     pairs = np.bincount(draws[:-1] * 20 + draws[1:], minlength=400)  # successive draws are independent: 399 degrees
     assert 290 < ((pairs - 50) ** 2 / 50).sum() < 520
+
+
+@pytest.mark.parametrize("batch", [5, 10**9])
+def test_a_batch_needs_no_more_than_the_data(batch: int) -> None:
+    """Clients with no more than a batch go through all they have, once; others draw; the largest one sets the room."""
+    population = people(counts=(5, 8, 3))
+    work = Work(steps=2, batch=batch)
+    examples, sizes, steps = planner_of(population, work)._examples(0, work, 4, np.arange(3), population.counts)
+    assert examples.shape == (3, 2, min(batch, 8))
+    assert sizes.tolist() == [[min(batch, count)] * 2 for count in (5, 8, 3)]
+    assert steps.tolist() == [2, 2, 2]
+    for client, count in ((0, 5), (2, 3)):
+        own = np.arange(count) + population.offsets[client]
+        assert all(batches[:count].tolist() == own.tolist() for batches in examples[client])
+    passes = Work(epochs=1, batch=batch)
+    assert planner_of(population, passes)._examples(0, passes, 4, np.arange(3), population.counts)[0].shape[2] == min(
+        batch, 8
+    )
 
 
 def test_shuffled_epochs_visit_every_example_once() -> None:

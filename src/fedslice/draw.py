@@ -26,12 +26,14 @@ class Pool(NamedTuple):
     counts: np.ndarray
     examples: np.ndarray | None
     total: int
+    most: int  # examples of the client that has the most
 
     def draw(
         self, cohort: np.ndarray, counts: np.ndarray, stream: np.ndarray, work: Work, room: Callable[[int], int]
     ) -> Drawn:
         """Batches for the clients of ``cohort``, who have ``counts`` examples here; ``room(steps)`` is the length to
-        pad to."""
+        pad to.  A batch has room for all examples of the client that has the most, and no more."""
+        work = work._replace(batch=min(work.batch, self.most))
         first = np.minimum(self.begin[cohort], max(0, self.total - 1))  # some other one, never used, if it has none
         if work.epochs is None:
             drawn = independent(stream, first, counts, work.steps or 1, work.batch)
@@ -46,7 +48,9 @@ def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
     found = []
     for work in works:
         if work.part == "all":
-            found.append(Pool(population.offsets[:-1], population.counts, None, population.examples))
+            found.append(
+                Pool(population.offsets[:-1], population.counts, None, population.examples, _most(population.counts))
+            )
             continue
         chosen = np.flatnonzero(parts[work.split] == {"support": SUPPORT, "query": QUERY}[work.part])
         if work.part == "query" and not len(chosen):
@@ -54,19 +58,27 @@ def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
             raise InputError(f"no client has a query example{given}: use another split, or in training 'none'")
         counts = np.bincount(population.owners[chosen], minlength=len(population))
         examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
-        found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen)))
+        found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen), _most(counts)))
     return found
 
 
+def _most(counts: np.ndarray) -> int:
+    return max(1, int(counts.max(initial=1)))
+
+
 def independent(stream: np.ndarray, first: np.ndarray, counts: np.ndarray, steps: int, batch: int) -> Drawn:
-    """``steps`` batches, every example of them drawn from all of the client's."""
+    """``steps`` batches, every example of them drawn from all of the client's; all of its examples, once, for a client
+    that has no more than a batch."""
     draws = np.arange(1, 1 + steps * batch, dtype=np.uint64) * GOLDEN
     uniform = splitmix(stream[:, None] + draws) >> S32
     choice = ((uniform * counts[:, None].astype(np.uint64)) >> S32).astype(np.int64)
+    few = counts <= batch
+    if few.any():
+        each = np.minimum(np.arange(batch), np.maximum(counts[few, None] - 1, 0))  # padding: the client's last one
+        choice[few] = np.tile(each, steps)
     examples = (choice + first[:, None]).reshape(len(counts), steps, batch)
-    some = counts > 0
-    sizes = np.where(some, batch, 0).astype(np.int32)[:, None].repeat(steps, 1)
-    return examples, sizes, np.where(some, steps, 0).astype(np.int32)
+    sizes = np.minimum(counts, batch).astype(np.int32)[:, None].repeat(steps, 1)
+    return examples, sizes, np.where(counts > 0, steps, 0).astype(np.int32)
 
 
 def shuffled(

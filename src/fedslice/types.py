@@ -30,7 +30,8 @@ Rows: TypeAlias = dict[str, np.ndarray]
 
 class Work(NamedTuple):
     """One phase of a client's round: ``steps`` mini-batches drawn independently from its examples (the papers'
-    xi ~ D_i), or ``epochs`` shuffled passes over them; with both, at most ``steps`` batches of the passes.
+    xi ~ D_i), or ``epochs`` shuffled passes over them; with both, at most ``steps`` batches of the passes.  A client
+    with no more than ``batch`` examples goes through all of them, once, in each mini-batch.
 
     ``part`` says which examples: all, or those that ``split`` makes support or query (see :mod:`fedslice.parts`).  In
     a support phase a client may read global leaves but must not change them: rows read there alone are not sent.
