@@ -130,7 +130,7 @@ def _identity(run: "Run") -> dict[str, Any]:
         "work": [work.identity() for work in run.planner.works],
         "rows": "held" if run.planner.all_rows else "touched",
         "store": type(run.store).__name__,
-        "engine": [run.engine.mode, run.engine.threads],
+        "engine": [run.engine.mode, *([run.engine.threads] if run.engine.mode == "vmap" else [])],
         "population": fingerprint(run.population),
     }
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedslice.errors import InputError
 from fedslice.plan import Plan
@@ -45,8 +46,9 @@ class Engine:
                 "number of clients to vectorise at a time"
             )
         self.algorithm, self.tags, self.key, self.mode, self.threads = algorithm, tags, key, mode, threads
-        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self.fused = threads == 1 and mode != "debug"
+        self.pool = ThreadPoolExecutor(threads)
+        self.fused = threads == 1 and mode == "vmap"  # else in the same parts whatever the threads, for the same bits
+        self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
         self.whole = jax.jit(self._whole, donate_argnums=(0, 1))
         self.middle = jax.jit(self._middle, donate_argnums=(1,))
         self.begin = jax.jit(lambda state, union: take(self.tags.state, state, union))
@@ -108,16 +110,23 @@ class Engine:
         return found, *self.in_parts(lambda part: self.part(working, memory, found, part), plan)
 
     def in_parts(self, train: Any, plan: Plan) -> Any:
-        """The cohort in equal parts, one thread each: compiled code runs without the interpreter's lock."""
-        assert self.pool is not None
-        size = len(plan.clients) // self.threads  # the planner pads the cohort to a multiple of the threads
+        """The cohort in equal parts, one thread each: compiled code runs without the interpreter's lock.
+
+        The last client stands in where the cohort is no multiple of the threads, and its copies are dropped, so the
+        results, and the order of their sum, do not know how many threads there were.
+        """
+        clients = len(plan.clients)
+        size = -(-clients // (self.threads * self.unit)) * self.unit
+        spare = size * self.threads - clients
         whole = plan._replace(round=(), union={})
+        if spare:
+            whole = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], spare, axis=0)]), whole)
         parts = [
             jax.tree.map(lambda x, a=start: x[a : a + size], whole)._replace(round=plan.round)
-            for start in range(0, len(plan.clients), size)
+            for start in range(0, size * self.threads, size)
         ]
         results = list(self.pool.map(lambda part: jax.block_until_ready(train(part)), parts))
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:clients], *results)
 
     # -- clients --------------------------------------------------------------------------------------------------
 

@@ -75,11 +75,10 @@ class Planner:
         seed: int,
         rows: str = "touched",
         memory: bool = False,
-        multiple: int = 1,
         fields: Iterable[str] | None = None,
     ) -> None:
         self.population, self.spaces, self.works = population, spaces, works
-        self.memory, self.multiple, self.all_rows = memory, multiple, rows == "held"
+        self.memory, self.all_rows = memory, rows == "held"
         self.capacity: dict[str, int] = {}
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
@@ -93,7 +92,7 @@ class Planner:
 
     def plan(self, round: int, cohort: np.ndarray) -> tuple[Plan, Traffic]:
         """The plan of one round; ``cohort`` is ascending."""
-        needed = max(self.multiple, -(-len(cohort) // self.multiple) * self.multiple)
+        needed = max(1, len(cohort))
         clients = self._grow("clients", needed, needed)
         counts = [pool.counts[cohort] for pool in self.pools]
         drawn = [self._examples(place, work, round, cohort, counts[place]) for place, work in enumerate(self.works)]

@@ -103,9 +103,7 @@ class Run:
         mode, cores = choose(engine, threads, self.anatomy.numbers, len(self.cohort(0)))
         stateful = bool(jax.tree.leaves(tags.memory))
         works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
-        self.planner = Planner(
-            population, self.spaces, works, seed, rows or algorithm.client.rows, stateful, cores, fields
-        )
+        self.planner = Planner(population, self.spaces, works, seed, rows or algorithm.client.rows, stateful, fields)
         train_key = jax.random.fold_in(key, 1)
         self.engine = (
             DebugEngine(algorithm, tags, train_key, population.clients)
