@@ -1,5 +1,6 @@
 """Runs on disk: damaged files, other runs' files, and kills at any moment."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,11 +14,13 @@ import numpy as np
 import optax
 import pytest
 from problems import ROWS, people, run_of, state_bytes
+from safetensors.numpy import save_file
 
 import fedslice as fs
-from fedslice.checkpoint import NAME, atomic_write
+from fedslice.checkpoint import NAME, _checksum, atomic_write, fingerprint, load
 from fedslice.errors import CheckpointError
 from fedslice.model import Model, Table
+from fedslice.population import Population
 
 
 def model_of(width: tuple[int, ...] = ()) -> Model:
@@ -92,7 +95,18 @@ def others() -> dict[str, tuple[dict[str, Any], str]]:
     changed.columns["x"][4] += 1
     adam = fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3, server=optax.adam(0.1))
     sgd = fs.recipes.fedsgd(MODEL, server=optax.sgd(0.1))
+
+    def like(rate: float = 0.1, **more: Any) -> dict[str, Any]:
+        return {"method": fs.recipes.fedavg(MODEL, optax.sgd(rate), steps=2, batch=3, **more)}
+
     return {
+        "client rate": (like(0.1001), "what is computed"),
+        "server rate": (like(server=optax.sgd(0.5)), "what is computed"),
+        "proximal term": (like(corrections=[fs.client.proximal(0.01)]), "what is computed"),
+        "schedule": (like(schedule=lambda round: 0.99**round), "what is computed"),
+        "heat": (like(heat=people().heat(MODEL)), "what is computed"),
+        "reduction": (like(reduce=fs.reduce.trimmed(0.3)), "what is computed"),
+        "weights": (like(weights="uniform"), "what is computed"),
         "seed": ({"seed": 2}, "seed is 1, here 2"),
         "sampler": ({"sampler": fs.sampling.uniform(4)}, r"sampler is 'uniform\(3\)', here 'uniform\(4\)'"),
         "fewer examples": ({"population": fewer}, "population"),
@@ -100,8 +114,8 @@ def others() -> dict[str, tuple[dict[str, Any], str]]:
         "algorithm": ({"method": sgd}, "algorithm is 'fedavg', here 'fedsgd'"),
         "work": ({"method": fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=3, batch=3)}, "work"),
         "engine": ({"engine": "map", "threads": 1}, "engine"),
-        "server optimizer": ({"method": adam}, "another model, algorithm or population"),
-        "table": ({"method": fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), steps=2, batch=3)}, "another model"),
+        "server optimizer": ({"method": adam}, "what is computed"),
+        "table": ({"method": fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), steps=2, batch=3)}, "what is computed"),
     }
 
 
@@ -115,6 +129,49 @@ def test_another_runs_file_is_refused_and_left_alone(good: bytes, what: str, tmp
         run.restore(tmp_path)
     assert (tmp_path / NAME).read_bytes() == good
     assert (run.round, state_bytes(run)) == (0, before)
+
+
+def test_all_of_the_data_is_in_the_identity() -> None:
+    """A change anywhere in three million numbers, not only at places that a sample would look at."""
+    x = np.zeros((1_000_003, 3), np.float32)
+    fingerprints = {fingerprint(Population.from_arrays(np.zeros(len(x), int), x=x))}
+    for place in (1, 1_500_001, x.size - 1):
+        changed = x.copy()
+        changed.reshape(-1)[place] = 1
+        fingerprints.add(fingerprint(Population.from_arrays(np.zeros(len(x), int), x=changed)))
+    assert len(fingerprints) == 4
+
+
+def rewrite(file: Path, about: dict[str, Any], extra: dict[str, Any]) -> None:
+    """The checkpoint with other words in its header, or more leaves, and a checksum that fits."""
+    known, leaves = load(file)
+    known, leaves = known | about, leaves | extra
+    save_file(leaves, file, {"fedslice": json.dumps(known | {"checksum": _checksum(known, leaves)})})
+
+
+def test_surplus_leaves_are_refused(tmp_path: Path) -> None:
+    """As of a stateful algorithm of the same name."""
+    rewrite(make(2).save(tmp_path), {}, {"memory['c']": np.zeros(3, np.float32)})
+    with pytest.raises(CheckpointError, match=r"leaves that this run does not: memory\['c'\]"):
+        make().restore(tmp_path)
+
+
+def test_another_version_is_said_and_goes_on(tmp_path: Path) -> None:
+    """What is computed cannot be compared then."""
+    rewrite(make(2).save(tmp_path), {"versions": "fedslice 0.0", "program": "?"}, {})
+    run = make()
+    with pytest.warns(UserWarning, match=r"written with fedslice 0\.0, here"):
+        run.restore(tmp_path)
+    assert run.round == 2
+
+
+@pytest.mark.parametrize("mode", ["map", 2])
+def test_a_run_goes_on_with_other_cores(mode: Any, tmp_path: Path) -> None:
+    make(2, engine=mode, threads=2).save(tmp_path)
+    run = make(engine=mode, threads=3)
+    run.restore(tmp_path)
+    run.train(2, progress=False)
+    assert state_bytes(run) == state_bytes(make(4, engine=mode, threads=1))
 
 
 def test_rows_held_or_touched_is_part_of_a_run(tmp_path: Path) -> None:
@@ -145,7 +202,7 @@ def test_a_refused_file_changes_nothing_on_disk_either(tmp_path: Path) -> None:
     make(2, store=tmp_path / "a").save(tmp_path)
     run = make(1, method=wide, store=tmp_path / "b")
     before = run.table("w", np.arange(ROWS))
-    with pytest.raises(CheckpointError, match="another model"):
+    with pytest.raises(CheckpointError, match="another run"):
         run.restore(tmp_path)
     assert np.array_equal(run.table("w", np.arange(ROWS)), before)
     assert run.round == 1
@@ -199,17 +256,18 @@ while run.round < 400:
 """
 
 
-def start(folder: Path) -> "subprocess.Popen[str]":
+def start(folder: Path, life: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", SCRIPT, str(folder), str(Path(__file__).parent)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    order = {**os.environ, "PYTHONHASHSEED": str(life)}  # sets come in another order in each life
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=order)
 
 
 def test_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     """Killed while it trains and saves as fast as it can, then left to finish: the bits of a run never stopped."""
     (tmp_path / f".{NAME}.999999.tmp").write_bytes(b"left over from a kill in the middle of a write")
     begun = []
-    for delay in (0.011, 0.0, 0.037):
-        process = start(tmp_path)
+    for life, delay in enumerate((0.011, 0.0, 0.037)):
+        process = start(tmp_path, life)
         assert process.stdout is not None
         begun.append(int(process.stdout.readline().split()[1]))
         assert process.stdout.readline().startswith("saved")
@@ -217,7 +275,7 @@ def test_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    process = start(tmp_path)
+    process = start(tmp_path, 3)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     begun.append(int(out.split()[1]))

@@ -3,6 +3,8 @@
 All of it is found by tracing the parts with made-up numbers of rows, so no part has to declare anything.
 """
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -18,6 +20,8 @@ from fedslice.submodel import Submodels
 from fedslice.types import Algorithm, Data, Key, Message, Params, Parcel, Phase, PyTree, State, Work
 
 Sizes = dict[str, int]  # rows of each space
+TRACED_ROWS = 256  # of each space, whose first values and heat are in a program's fingerprint
+ADDRESS = re.compile("0x[0-9a-f]+")  # of Python functions, in the text of a traced program
 
 
 class Anatomy:
@@ -92,6 +96,16 @@ class Anatomy:
             wire = stage.cost(wire) if stage.cost is not None else wire
         return int(sum(parcel.bytes.sum() for parcel in wire.values()))
 
+    def program(self) -> str:
+        """A fingerprint of what a round computes: its traced operations with every rate, factor and first value in
+        them, which no part could be asked for otherwise."""
+        traced = jax.make_jaxpr(lambda: self._round(dict.fromkeys(self.spaces, TRACED_ROWS)))()
+        digest = hashlib.sha256(ADDRESS.sub("", str(traced)).encode() + self.algorithm.reduce.name.encode())
+        for constant in traced.consts:
+            key = jnp.issubdtype(constant.dtype, jax.dtypes.prng_key)
+            digest.update(np.asarray(jax.random.key_data(constant) if key else constant).tobytes())
+        return digest.hexdigest()[:16]
+
     # -- tracing --------------------------------------------------------------------------------------------------
 
     def _shapes(self, make: Callable[[Sizes], PyTree]) -> PyTree:
@@ -131,12 +145,26 @@ class Anatomy:
 
     def _values(self, sizes: Sizes) -> PyTree:
         """Update and extra of a message, after all stages."""
+        message = self._message(sizes)
+        return {"update": message.update, **message.extra}
+
+    def _message(self, sizes: Sizes) -> Message:
         own, kept = self._memory(sizes)
         client, key = self.algorithm.client, jax.random.key(0)
         message: Message = client.run(self._offer(sizes), own, self._blank(client.work), key)[0]
         for place, stage in enumerate(self.algorithm.stages):
             message, _ = stage.encode(self._state(sizes).stages[place], kept[place], message, key)
-        return {"update": message.update, **message.extra}
+        return message
+
+    def _round(self, sizes: Sizes) -> State:
+        """The first round with one client, whose message stands for the sum."""
+        state, total, kept = self._state(sizes), self._message(sizes), []
+        for place, stage in reversed(list(enumerate(self.algorithm.stages))):
+            total, left = stage.decode(state.stages[place], total)
+            kept.append(left)
+        if self.algorithm.survey is not None:
+            total = total._replace(extra={**total.extra, "survey": self._survey(sizes)})
+        return State(self.algorithm.server.step(state.server, total), tuple(kept[::-1]))
 
     def _blank(self, works: Sequence[Work]) -> Data:
         """One empty batch for each phase."""

@@ -6,8 +6,10 @@ Written to a temporary file, synced and renamed, so a kill at any moment leaves 
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from fedslice.simulate import Run
 
 NAME = "checkpoint.safetensors"
-FORMAT = 1
-SAMPLE = 1 << 20  # numbers of a column that go into a population's fingerprint
+FORMAT = 2
+CHUNK = 1 << 20  # examples hashed at once
+WORDS = {"program": "what is computed (rates, settings, model, heat)"}
 
 
 def write(run: "Run", folder: Path) -> Path:
@@ -34,7 +37,7 @@ def write(run: "Run", folder: Path) -> Path:
     memory = {f"memory{key}": leaf for key, leaf in _leaves(run.memory).items()}
     leaves = {**run.store.snapshot(), **memory}
     about = {
-        **_identity(run),
+        **run.identity,
         "format": FORMAT,
         "round": run.round,
         "totals": run.totals,
@@ -52,13 +55,28 @@ def write(run: "Run", folder: Path) -> Path:
 def read(run: "Run", folder: Path) -> None:
     """Bring ``run`` to the state in ``folder``; refuse, changing nothing, what is damaged or of another run."""
     about, leaves = load(folder / NAME)
-    mine = _identity(run)
+    mine = dict(run.identity)
+    if about.get("versions") != mine["versions"]:
+        warnings.warn(
+            f"{folder / NAME} was written with {about.get('versions')}, here are {mine['versions']}: whether rates and "
+            "functions are the same cannot be told, and results may differ in their last bits",
+            stacklevel=3,
+        )
+        del mine["program"], mine["versions"]
     wrong = [
-        f"{name} is {about.get(name)!r}, here {value!r}" for name, value in mine.items() if about.get(name) != value
+        f"{WORDS.get(name, name)} is {about.get(name)!r}, here {value!r}"
+        for name, value in mine.items()
+        if about.get(name) != value
     ]
     if wrong:
         raise CheckpointError(
             f"{folder / NAME} belongs to another run: {'; '.join(wrong)}. Use another folder for this one."
+        )
+    names = run.store.names() | {f"memory{key}" for key in _leaves(run.memory)}
+    if surplus := sorted(set(leaves) - names):
+        raise CheckpointError(
+            f"{folder / NAME} has leaves that this run does not: {', '.join(surplus[:5])}. It was written with another "
+            "model, algorithm or population. Use another folder for this one."
         )
     memory = jax.tree_util.tree_map_with_path(
         lambda p, old: jnp.array(expect(leaves, f"memory{jax.tree_util.keystr(p)}", old.shape, old.dtype)), run.memory
@@ -112,16 +130,21 @@ def atomic_write(file: Path, content: bytes) -> None:
 
 
 def fingerprint(population: Population) -> str:
-    """A short hash of the clients' data: all of it when small, evenly spaced numbers of it when large."""
+    """A short hash of all of the clients' data.
+
+    >>> people = Population.from_arrays([7, 7, 9], x=[1.0, 2.0, 3.0])
+    >>> len(fingerprint(people)), fingerprint(people) == fingerprint(people.select(people.columns["x"] < 3))
+    (16, False)
+    """
     digest = hashlib.sha256()
     for name, column in {"": population.offsets, **dict(sorted(population.columns.items()))}.items():
-        flat = column.reshape(-1)
         digest.update(f"{name} {column.dtype} {column.shape}".encode())
-        digest.update(np.ascontiguousarray(flat[:: max(1, flat.size // SAMPLE)]).tobytes())
+        for start in range(0, len(column), CHUNK):  # of columns on disk too, a part at a time
+            digest.update(_bytes(column[start : start + CHUNK]))
     return digest.hexdigest()[:16]
 
 
-def _identity(run: "Run") -> dict[str, Any]:
+def identity(run: "Run") -> dict[str, Any]:
     """What must be the same for a run to go on."""
     return {
         "algorithm": run.algorithm.name,
@@ -132,6 +155,8 @@ def _identity(run: "Run") -> dict[str, Any]:
         "store": type(run.store).__name__,
         "engine": [run.engine.mode, *([run.engine.threads] if run.engine.mode == "vmap" else [])],
         "population": fingerprint(run.population),
+        "program": run.anatomy.program(),
+        "versions": f"fedslice {version('fedslice')}, jax {jax.__version__}",
     }
 
 
@@ -143,5 +168,9 @@ def _checksum(about: Mapping[str, Any], leaves: Mapping[str, np.ndarray]) -> str
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, leaf in sorted(leaves.items()):
         digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
-        digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
+        digest.update(_bytes(leaf))
     return digest.hexdigest()
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -6,6 +6,7 @@ reports are read only when somebody looks, so nothing waits for anything.
 
 from collections import deque
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ class Run:
         self.spaces = population.spaces(model)
         key = jax.random.key(seed)
         fields = model.fields(population.columns)
-        data = Population({k: population.columns[k] for k in fields}, population.offsets, population.clients)
+        data = Population({k: population.columns[k] for k in sorted(fields)}, population.offsets, population.clients)
         self.anatomy = Anatomy(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
         tags = self.anatomy.tags
         mode, cores = choose(engine, threads, self.anatomy.numbers, len(self.cohort(0)))
@@ -208,10 +209,15 @@ class Run:
     def restore(self, folder: str | Path) -> None:
         """Go on from the checkpoint in ``folder``.
 
-        The run must have been set up in the same way.  Algorithm name, seed, sampler, local work, engine and data are
-        checked; learning rates and the model's functions cannot be seen and are not.
+        The run must have been set up in the same way: parts with all their rates and functions, seed, sampler, engine
+        and data are compared.  Threads may differ.
         """
         checkpoint.read(self, Path(folder))
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on from its checkpoint."""
+        return checkpoint.identity(self)
 
     # -- looking at the model ---------------------------------------------------------------------------------------
 

@@ -77,6 +77,10 @@ class RamStore:
         """All leaves, by path."""
         return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(self.state)}
 
+    def names(self) -> set[str]:
+        """What a snapshot has."""
+        return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.tags)}
+
     def restore(self, leaves: Mapping[str, np.ndarray]) -> None:
         """Back to a snapshot of the same structure."""
         self.state = jax.tree_util.tree_map_with_path(
@@ -160,6 +164,11 @@ class DiskStore:
         ):
             out[jax.tree_util.keystr(path)] = np.asarray(leaf[touched[tag]] if tag else leaf)
         return out
+
+    def names(self) -> set[str]:
+        """As :meth:`RamStore.names`."""
+        dense_and_rows = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.tags)}
+        return dense_and_rows | {f"slots of {name}" for name in self.written}
 
     def restore(self, leaves: Mapping[str, np.ndarray]) -> None:
         """Back to a snapshot; it is checked whole before anything changes."""
