@@ -1,6 +1,11 @@
 """Where rows live, and what they are before anybody trained them."""
 
+import errno
+import gc
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,7 +19,7 @@ import fedslice as fs
 from fedslice.errors import InputError
 from fedslice.model import Model, Table
 from fedslice.population import Population
-from fedslice.store import put, row_leaves, take
+from fedslice.store import DiskStore, put, row_leaves, take
 
 MODEL = logistic()
 
@@ -90,6 +95,57 @@ def test_a_disk_store_never_makes_the_whole_table(tmp_path: Path, monkeypatch: p
     run = run_of(method(logistic(200)), population, 1, store=tmp_path, sampler=fs.sampling.uniform(2))
     assert len(run.spaces["w"].ids) > 100
     assert max(made) <= 2 * 2 * 5  # two clients of two examples of at most five rows
+
+
+def test_new_rows_are_made_in_few_sizes(tmp_path: Path) -> None:
+    """Every size is compiled anew: one for each round with new rows would take minutes and fill the memory."""
+    run = run_of(method(), people(), sampler=fs.sampling.uniform(1), store=tmp_path)
+    assert isinstance(run.store, DiskStore)
+    sizes, make = [], run.store.make
+
+    def noting(ids: Any) -> Any:
+        sizes.append(len(ids["w"]))
+        return make(ids)
+
+    run.store.make = noting
+    for _ in run.rounds(12):
+        pass
+    assert len(sizes) > 3
+    assert set(sizes) <= {1, 2, 4, 8, 16, 32}
+    plain = run_of(method(), people(), 12, sampler=fs.sampling.uniform(1))
+    assert np.array_equal(run.table("w", np.arange(ROWS)), plain.table("w", np.arange(ROWS)))
+
+
+def test_rows_of_killed_runs_are_cleared_away_and_others_are_not(tmp_path: Path) -> None:
+    """A process that ends, however it does, lets go of its lock."""
+    left = tmp_path / "rows-killed"
+    left.mkdir()
+    (left / "leaf-0.bin").write_bytes(bytes(100))
+    (left / "lock").touch()
+    (tmp_path / "rows.csv").touch()
+    first = run_of(method(), few(), store=tmp_path)
+    second = run_of(method(), few(), store=tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "rows.csv", first.store.folder, second.store.folder])
+    del first, second
+    gc.collect()
+    assert list(tmp_path.iterdir()) == [tmp_path / "rows.csv"]
+
+
+@pytest.mark.parametrize("how", ["said before", "found out"])
+def test_a_full_disk_is_an_error_that_says_so(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a signal that ends the process when a mapped page cannot be written."""
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if how == "said before":
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50))
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        InputError, match=r"no room for a table's rows in .*(92 bytes.* and 50 are|No space).*larger disk"
+    ):
+        run_of(method(), people(), store=tmp_path)
 
 
 def test_models_from_two_stores_are_the_same_object_shape(tmp_path: Path) -> None:

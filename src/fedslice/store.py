@@ -5,19 +5,26 @@ asking how their shapes follow the number of rows (:func:`row_leaves`), so optim
 keeps one *slot* for each row that some client holds, never one for each row of the table, and hands out working sets.
 """
 
+import errno
+import math
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import CheckpointError, InputError
+from fedslice.lock import hold
 from fedslice.types import Array, PyTree
+
+PREFIX, LOCK = "rows-", "lock"
 
 Make = Callable[[Mapping[str, np.ndarray]], PyTree]
 """Makes the first state for the row ids of each space; the same row always gets the same values."""
@@ -92,9 +99,8 @@ class DiskStore:
     """Slots in memory-mapped files of a folder: for tables larger than memory.  A row is made when first touched."""
 
     def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray], folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="rows-", dir=folder))  # ours alone, gone with the run
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder, lock = _own_folder(folder)
+        weakref.finalize(self, _clear, self.folder, lock)
         self.make, self.tags, self.ids = make, tags, ids
         self.written = {name: np.zeros(len(rows), bool) for name, rows in ids.items()}
         first = make({name: rows[:0] for name, rows in ids.items()})
@@ -103,8 +109,8 @@ class DiskStore:
         def open_leaf(tag: str, leaf: Array) -> Any:
             if not tag:
                 return jnp.array(leaf)
-            file = self.folder / f"leaf-{next(numbers)}.bin"
-            return np.memmap(file, leaf.dtype, "w+", shape=(max(1, len(ids[tag])), *leaf.shape[1:]))
+            shape = (max(1, len(ids[tag])), *leaf.shape[1:])
+            return _mapped(self.folder / f"leaf-{next(numbers)}.bin", leaf.dtype, shape)
 
         self.state = jax.tree.map(open_leaf, tags, first)
 
@@ -132,11 +138,13 @@ class DiskStore:
         if not len(fresh):
             return
         nothing = {other: np.zeros(0, np.int64) for other in self.ids}
-        made = self.make({**nothing, name: self.ids[name][fresh]})
+        room = 1 << (len(fresh) - 1).bit_length()  # few sizes, so that few are compiled; the last row fills it up
+        padded = fresh[np.minimum(np.arange(room), len(fresh) - 1)]
+        made = self.make({**nothing, name: self.ids[name][padded]})
 
         def write(tag: str, leaf: Any, new: Any) -> None:
             if tag == name:
-                leaf[fresh] = np.asarray(new)
+                leaf[fresh] = np.asarray(new)[: len(fresh)]
 
         jax.tree.map(write, self.tags, self.state, made)
         self.written[name][fresh] = True
@@ -190,6 +198,46 @@ class DiskStore:
             return leaf
 
         self.state = jax.tree.map(write, self.tags, self.state, found)
+
+
+def _own_folder(folder: Path) -> tuple[Path, IO[bytes] | None]:
+    """A new folder for one run's rows in ``folder``, and its lock, which goes with the process; folders that nobody
+    holds are of runs that were killed, and go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # gone meanwhile, or a file system without locks
+            if (held := hold(old / LOCK)) is not None:
+                _clear(old, held)
+    made = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))  # gets its name once it is locked
+    lock = None
+    with suppress(OSError):
+        lock = hold(made / LOCK)
+    return made.rename(folder / f"{PREFIX}{made.name.removeprefix('.new-')}"), lock
+
+
+def _clear(folder: Path, lock: IO[bytes] | None) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        lock.close()
+
+
+def _mapped(file: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
+    """A mapped file whose room on the disk is taken at once: a full disk would otherwise end the process later, in the
+    middle of a write to memory."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    free = shutil.disk_usage(file.parent).free
+    try:
+        if size > free:
+            raise OSError(errno.ENOSPC, f"{size:,} bytes are needed and {free:,} are free")
+        if hasattr(os, "posix_fallocate"):
+            with file.open("wb") as handle:
+                os.posix_fallocate(handle.fileno(), 0, max(1, size))
+        return np.memmap(file, dtype, "r+" if file.exists() else "w+", shape=shape)
+    except OSError as error:
+        raise InputError(
+            f"no room for a table's rows in {file.parent}: {error.strerror or error}. Make room, or give store= a "
+            "folder on a larger disk"
+        ) from error
 
 
 def expect(leaves: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
