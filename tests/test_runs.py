@@ -316,7 +316,7 @@ def test_measuring_less_often_is_the_same_run(tmp_path: Path, half: Path, capsys
     assert train(out, 9, "--eval-every", "3") == 0
     assert rounds_in((out / "metrics.jsonl").read_text()) == [2, 4, 6, 9]
     assert train(out, 10, "--set", "client_rate=0.03") == 2
-    assert "other client_rate (0.02 there, 0.03 here)" in capsys.readouterr().err
+    assert "other settings (client_rate=0.02 there, client_rate=0.03 here)" in capsys.readouterr().err
 
 
 def test_one_process_at_a_time(tmp_path: Path, half: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,7 +370,7 @@ def test_tables_in_mapped_files(tmp_path: Path, whole: Path, capsys: pytest.Capt
     assert (tmp_path / "rows").is_dir()
     capsys.readouterr()
     assert train(tmp_path / "r", 9) == 2
-    assert "other store ('mapped' there, 'ram' here)" in capsys.readouterr().err
+    assert "other store (store=mapped there, store=ram here)" in capsys.readouterr().err
 
 
 def assert_same_figures(first: Path, second: Path) -> None:

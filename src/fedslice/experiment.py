@@ -216,6 +216,7 @@ class Experiment:
             "data": self.task.source,
             "algorithm": self.algorithm,
             "seed": self.seed,
+            "eval_every": self.eval_every,
             "store": "ram" if str(self.store).lower() == "ram" else "mapped",
             "settings": self.settings.values,
         }

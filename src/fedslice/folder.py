@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedslice.simulate import Run
 
 SETTINGS, METRICS, LOCK = "settings.json", "metrics.jsonl", ".lock"
+FREE = ("eval_every",)  # of the settings, what may be another when a run goes on
 LEFT_BEHIND = re.compile(r"\.(tmp\w{6}|.+\.\d+\.tmp)")  # by a kill while safetensors or we wrote a temporary file
 
 Line = dict[str, Any]
@@ -29,7 +30,8 @@ Line = dict[str, Any]
 class Folder:
     """The folder of one run, ours alone while the ``with`` block lasts.
 
-    ``about`` is what must be the same for a run to go on; ``tell`` gets what a person should know.
+    ``about`` is what was run, and must be the same for a run to go on, but for how often it is measured; ``tell`` gets
+    what a person should know.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any], tell: Callable[[str], None] = lambda text: None) -> None:
@@ -79,15 +81,19 @@ class Folder:
     def _compare(self, file: Path) -> None:
         try:
             known = json.loads(file.read_text(encoding="utf-8"))
-            there, here = ({**each, **each["settings"]} for each in (known, self.about))
+            there, here = ({**each, **each["settings"], "settings": None} for each in (known, self.about))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{file} is damaged ({error!r}): restore a copy of it, or choose another --out") from error
-        names = [name for name in here if name != "settings" and there.get(name) != here[name]]
-        different = [f"{name} ({there.get(name)!r} there, {here[name]!r} here)" for name in names]
+        different = [key for key in self.about if key not in FREE and known.get(key) != self.about[key]]
         if different:
+            details = [
+                f"{key}={there.get(key)} there, {key}={here.get(key)} here"
+                for key in {**there, **here}
+                if key not in FREE and there.get(key) != here.get(key)
+            ]
             raise InputError(
-                f"{self.path} holds a run with other {', '.join(different)}: choose another --out, or the same "
-                "settings to go on with it. Nothing was changed."
+                f"{self.path} holds a run with other {', '.join(different)} ({'; '.join(details)}): choose another "
+                "--out, or the same settings to go on with it. Nothing was changed."
             )
 
     def resume(self, run: "Run", rounds: int) -> list[Line]:

@@ -82,9 +82,8 @@ def curves(groups: Mapping[str, Sequence[Experiment]], file: Path, title: str) -
     keys[1] = "test_loss" if keys[1] in ("examples", "bytes_down") else keys[1]
     for axis, key in zip(axes, keys, strict=True):
         for name, runs in groups.items():
-            known = [{line["round"]: line[key] for line in run.lines} for run in runs]
-            rounds = [round for round in known[0] if all(round in each for each in known)]  # of all seeds
-            values = np.array([[each[round] for round in rounds] for each in known])
+            rounds = [line["round"] for line in runs[0].lines]
+            values = np.array([[line[key] for line in run.lines] for run in runs])
             (line,) = axis.plot(rounds, values.mean(0), label=name, linewidth=1.8)
             axis.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
         if first.task.target and first.task.target.metric == key:
