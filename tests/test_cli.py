@@ -52,18 +52,24 @@ def test_more_rounds_go_on_and_equal_one_run(tmp_path: Path, capsys: pytest.Capt
     assert main([*command, str(tmp_path / "b"), "--rounds", "4"]) == 0
     capsys.readouterr()
     assert main([*command, str(tmp_path / "b"), "--rounds", "10"]) == 0
-    parts = lines(capsys.readouterr().out)
-    assert parts[:-1] == whole[:-1]
+    caught = capsys.readouterr()
+    assert "going on from round 4" in caught.err
+    assert lines(caught.out)[:-1] == whole[1:-1]  # only what is new
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     assert all(np.array_equal(first[key], second[key]) for key in first)
 
 
-def test_a_finished_run_is_told_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", *SMALL, "--json", "--rounds", "4", "--eval-every", "2", "--out", str(tmp_path / "r")]
     assert main(command) == 0
     first = lines(capsys.readouterr().out)
     assert main(command) == 0
-    assert lines(capsys.readouterr().out)[:-1] == first[:-1]
+    caught = capsys.readouterr()
+    (last,) = lines(caught.out)
+    assert last["rounds"] == 4
+    assert "has its 4 rounds" in caught.err
+    assert lines((tmp_path / "r" / "metrics.jsonl").read_text()) == first[:-1]
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedslice.errors import CheckpointError
+from fedslice.errors import CheckpointError, FedsliceError, WriteError
 from fedslice.population import Population
 from fedslice.store import expect
 
 if TYPE_CHECKING:
     from fedslice.simulate import Run
 
-NAME = "checkpoint.safetensors"
+NAME, LOG = "checkpoint.safetensors", "log"
 FORMAT = 2
 CHUNK = 1 << 20  # examples hashed at once
 WORDS = {"program": "what is computed (rates, settings, model, heat)"}
@@ -38,23 +38,23 @@ def write(run: "Run", folder: Path) -> Path:
     leaves = {**run.store.snapshot(), **memory}
     about = {
         **run.identity,
-        "format": FORMAT,
         "round": run.round,
         "totals": run.totals,
         "capacity": run.planner.capacity,
         "first_loss": run.first_loss,
         "high": run.high,
     }
-    about["checksum"] = _checksum(about, leaves)
+    if run.log:
+        leaves[LOG] = np.frombuffer(run.log, np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / NAME) as temporary:
-        save_file(leaves, temporary, {"fedslice": json.dumps(about)})
+    seal(folder / NAME, about, leaves)
     return folder / NAME
 
 
 def read(run: "Run", folder: Path) -> None:
     """Bring ``run`` to the state in ``folder``; refuse, changing nothing, what is damaged or of another run."""
     about, leaves = load(folder / NAME)
+    log = leaves.pop(LOG, np.zeros(0, np.uint8)).tobytes()
     mine = dict(run.identity)
     if about.get("versions") != mine["versions"]:
         warnings.warn(
@@ -84,7 +84,16 @@ def read(run: "Run", folder: Path) -> None:
     run.store.restore(leaves)
     run.memory, run.round, run.totals = memory, about["round"], dict(about["totals"])
     run.planner.capacity, run.first_loss = dict(about["capacity"]), about["first_loss"]
+    run.log = log
     run.forget_pending(about["high"])
+
+
+def seal(file: Path, about: Mapping[str, Any], leaves: Mapping[str, np.ndarray]) -> None:
+    """Write arrays, what is to be known about them, and a checksum of all of it; :func:`load` reads and checks."""
+    header = {**about, "format": FORMAT}
+    header["checksum"] = _checksum(header, leaves)
+    with replacing(file) as temporary:
+        save_file(dict(leaves), temporary, {"fedslice": json.dumps(header)})
 
 
 def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -107,14 +116,31 @@ def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 @contextmanager
+def writing(file: Path, rest: str = "") -> Iterator[None]:
+    """Whatever goes wrong while ``file`` is written becomes an error that names it."""
+    try:
+        yield
+    except FedsliceError:
+        raise
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WriteError(f"{file} could not be written: {reason}{rest}") from error
+
+
+@contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A temporary path; what is written there takes the place of ``file`` in one step that survives a crash."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        with temporary.open("rb+") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(file)
+        with writing(file, ". If there was one before, it is intact; make room or mend the disk and try again."):
+            temporary.touch()
+            mode = temporary.stat().st_mode  # by the umask; safetensors makes files for their owner alone
+            yield temporary
+            if temporary.stat().st_mode != mode:
+                temporary.chmod(mode & 0o777)
+            with temporary.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
     if hasattr(os, "O_DIRECTORY"):

@@ -1,12 +1,13 @@
 """The command line ``fedslice``: a thin layer over the library.
 
-Exit codes: 0 done, 2 wrong usage or input, 3 diverged.
+Exit codes: 0 done, 2 wrong usage or input, 3 diverged; 128 and the signal's number when one ends it.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from fedslice.catalogue import ALGORITHMS
 from fedslice.errors import FedsliceError, InputError
 from fedslice.registry import TASKS
 from fedslice.settings import COMMON
+from fedslice.stopping import Stopped, Stopping
+
+INTERRUPTED, BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,23 +27,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["algorithms"])  # doctest: +ELLIPSIS
     fedavg ...
     """
-    options = _parser().parse_args(arguments)
+    options = argparse.Namespace()
     try:
-        code: int | None = options.act(options)
-    except FedsliceError as error:
-        commands.say(f"fedslice: {error}")
-        return error.exit_code
-    except BrokenPipeError:  # the reader of our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with Stopping() as options.stop:
+            try:
+                code: int | None = _parser().parse_args(arguments, options).act(options)
+            finally:
+                sys.stdout.flush()  # here, where a reader that has left can be dealt with
+            return code or 0
+    except Stopped as stopped:
+        _leave(f"stopped{_saved(stopped, options)}")
+        return stopped.exit_code
     except KeyboardInterrupt:
-        print(
-            "fedslice: stopped; the same command with the same --out goes on from the last checkpoint", file=sys.stderr
+        _leave(
+            "stopped at once; the same command with the same --out goes on from the last checkpoint, if there is any"
         )
-        return 130
+        return INTERRUPTED
+    except BrokenPipeError:
+        _leave("")
+        return BROKEN_PIPE
+    except FedsliceError as error:
+        _leave(str(error))
+        return error.exit_code
     except OSError as error:
-        commands.say(f"fedslice: {error.filename or 'file'}: {error.strerror or error}")
+        _leave(f"{error.filename or 'a file'}: {error.strerror or error}")
         return InputError.exit_code
-    return code or 0
+
+
+def _saved(stopped: Stopped, options: argparse.Namespace) -> str:
+    """What is left of the rounds that were under way."""
+    if stopped.round is None:
+        return "; no round was under way"
+    if stopped.folder is None:
+        return f" after round {stopped.round}; a demo keeps no rounds"
+    out = stopped.folder.parent if "algorithms" in options else stopped.folder
+    return f" after round {stopped.round}; the same command with --out {out} goes on from there"
+
+
+def _leave(text: str) -> None:
+    """Say a last word, if anybody is there to read it; the rest of what nobody reads is dropped."""
+    if text:
+        with suppress(OSError):
+            commands.say(f"fedslice: {text}")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,6 +173,12 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
     parser.add_argument("--eval-every", type=int, default=10, metavar="E", help="measure every E rounds (default: 10)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder; an unfinished run in it goes on")
+    parser.add_argument(
+        "--store",
+        default="ram",
+        metavar="DIR",
+        help="keep tables in memory-mapped files below this folder, if they are larger than memory (default: ram)",
+    )
     parser.add_argument(
         "--set",
         action="append",

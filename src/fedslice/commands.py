@@ -1,16 +1,19 @@
 """What the subcommands of ``fedslice`` do."""
 
 import argparse
-import json
 import sys
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fedslice import export, report
 from fedslice import recommend as recommender
 from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for
+from fedslice.checkpoint import writing
 from fedslice.errors import DivergedError, InputError
 from fedslice.experiment import Experiment, Scorer
+from fedslice.folder import as_json
 from fedslice.frames import from_file
 from fedslice.progress import show
 from fedslice.registry import TASKS, find_task, make_task, obtain, present, sections, task_page
@@ -122,6 +125,8 @@ def _experiment(options: argparse.Namespace, task: Task, algorithm: str, seed: i
         options.eval_every,
         progress=sys.stderr.isatty(),
         tell=say,
+        store=options.store,
+        stop=options.stop,
         **more,
     )
 
@@ -131,11 +136,12 @@ def run_task(options: argparse.Namespace) -> None:
     algorithm = options.algorithm or (TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg")
     find_method(algorithm)
     task = _task(options)
-    out = options.out or _free(Path("runs"), f"{task.name}-{algorithm}")
     emit = _print_json if options.json else _print_line
-    experiment = _experiment(options, task, algorithm, options.seed, out=out, emit=emit)
+    experiment = _experiment(options, task, algorithm, options.seed, emit=emit)
     say(f"{task.name} on {task.source}: {len(task.train):,} clients, {task.train.examples:,} training examples")
-    done = experiment.execute()
+    run = experiment.start()
+    experiment.out = options.out or _free(Path("runs"), f"{task.name}-{algorithm}")  # not before all else is right
+    done = experiment.execute(run)
     if not options.json:
         print(_closing(experiment, done))
 
@@ -173,7 +179,8 @@ def compare(options: argparse.Namespace) -> int:
 
 def _show(groups: dict[str, list[Experiment]], out: Path, task: Task, as_json: bool) -> None:
     table = report.comparison(groups)
-    (out / "table.txt").write_text(table + "\n", encoding="utf-8")
+    with writing(out / "table.txt"):
+        (out / "table.txt").write_text(table + "\n", encoding="utf-8")
     stream = sys.stderr if as_json else sys.stdout
     print(f"\n{table}\n\ntable: {out / 'table.txt'}", file=stream)
     print(f"curves: {report.curves(groups, out / 'curves.png', f'{task.name}: {task.source}')}", file=stream)
@@ -190,9 +197,8 @@ def demo(options: argparse.Namespace) -> None:
     models = {}
     scorer = Scorer(task)
     for name in ("fedavg", "fedsubavg"):
-        run = Experiment(
-            task, name, settings_for(task, name, []), 200, 0, 10, None, scorer, progress=sys.stderr.isatty()
-        )
+        settings, visible = settings_for(task, name, []), sys.stderr.isatty()
+        run = Experiment(task, name, settings, 200, 0, 10, None, scorer, progress=visible, stop=options.stop)
         live = run.start()
         run.execute(live)
         groups[name] = [run]
@@ -250,7 +256,10 @@ def recommend(options: argparse.Namespace) -> None:
 
 def export_run(options: argparse.Namespace) -> None:
     """The trained rows under their names."""
-    for file in export.export(export.read_model(options.run), options.file):
+    model = export.read_model(options.run)
+    with writing(options.file):
+        files = export.export(model, options.file)
+    for file in files:
         print(f"written: {file}")
 
 
@@ -269,11 +278,14 @@ def _seeds(text: str) -> list[int]:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """The first of name-1, name-2 ... that is not there yet."""
-    number = 1
-    while (folder / f"{name}-{number}").exists():
-        number += 1
-    return folder / f"{name}-{number}"
+    """Make the first of name-1, name-2 ... that is not there yet, also if others do the same at this moment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        mine = folder / f"{name}-{number}"
+        with suppress(FileExistsError):
+            mine.mkdir()
+            break
+    return mine
 
 
 def _figures(line: dict[str, Any]) -> str:
@@ -296,8 +308,7 @@ def _print_line(line: dict[str, Any]) -> None:
 
 
 def _print_json(line: dict[str, Any]) -> None:
-    strict = {key: None if isinstance(value, float) and value != value else value for key, value in line.items()}
-    show(json.dumps(strict), sys.stdout)
+    show(as_json(line), sys.stdout)
 
 
 def say(text: str) -> None:

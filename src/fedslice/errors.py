@@ -27,6 +27,10 @@ class CheckpointError(FedsliceError):
     """A checkpoint is corrupt or belongs to another run."""
 
 
+class WriteError(FedsliceError, OSError):
+    """A file could not be written: the disk is full, say.  The message names it."""
+
+
 class DivergedError(FedsliceError):
     """Training went to infinity, or every client failed."""
 

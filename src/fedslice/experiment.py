@@ -6,32 +6,32 @@ checkpoint.safetensors   from which the same command goes on after a kill, bit f
 model.safetensors        the trained model, with names.json for its rows
 """
 
-import json
+import math
 import os
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedslice import clusters, export
 from fedslice.catalogue import find_method
-from fedslice.checkpoint import NAME as CHECKPOINT
-from fedslice.checkpoint import atomic_write
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator
+from fedslice.folder import Folder, Line, as_json, parsed
 from fedslice.kept import Kept
 from fedslice.personal import Gain, Personal
 from fedslice.progress import bar
 from fedslice.registry import sampler_for
 from fedslice.settings import Settings
-from fedslice.simulate import Run, simulate
+from fedslice.simulate import Report, Run, simulate
+from fedslice.stopping import Stopped, Stopping
 from fedslice.tasks.base import Task
 
 TRAIN_SAMPLE = 10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
@@ -39,8 +39,6 @@ TRAIN_CLIENTS = 200  # training clients that rebuild their local leaves to be me
 LAP = 100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
 TRAFFIC = ("examples", "bytes_down", "bytes_up")
-
-Line = dict[str, Any]
 
 
 class Scorer:
@@ -125,30 +123,69 @@ class Experiment:
     emit: Callable[[Line], None] = lambda line: None
     tell: Callable[[str], None] = lambda text: None
     progress: bool = False
+    store: str | Path = "ram"
+    stop: Stopping = field(default_factory=Stopping)
     lines: list[Line] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.eval_every < 1:
+            raise InputError("--rounds and --eval-every must be at least 1")
 
     def execute(self, run: Run | None = None) -> Line:
         """Train to the last round, from the checkpoint in ``out`` if there is one of this very run."""
-        if self.rounds < 1 or self.eval_every < 1:
-            raise InputError("--rounds and --eval-every must be at least 1")
         scorer = self.scorer or Scorer(self.task)
         run = run or self.start()
-        self.lines = self._open(run)
-        for line in self.lines:
-            self.emit(line)
-        clock = _Clock()
-        with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
-            while run.round < self.rounds:
-                stop = min(self.rounds, (run.round // self.eval_every + 1) * self.eval_every)
-                for report in run.rounds(1 if not clock.compiled else min(LAP, stop - run.round)):
-                    advance(report)
-                clock.lap(run.round)
-                if run.round == stop:
-                    self._record({"round": run.round, **scorer(run), **self._traffic(run)})
-                if self.out and clock.due():
-                    run.save(self.out)  # after the line of this round, which a resumed run will not write again
-                clock.skip()
-        return self._finish(run, clock)
+        with nullcontext() if self.out is None else Folder(self.out, self._identity(), self.tell) as folder:
+            self.lines = [] if folder is None else folder.resume(run, self.rounds)
+            clock = _Clock(saves=folder is not None)
+            with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
+                try:
+                    self._train(run, scorer, folder, clock, advance)
+                except (Stopped, BrokenPipeError) as error:
+                    if folder is not None:
+                        self._save(run, folder, clock)
+                    if isinstance(error, Stopped):
+                        error.round, error.folder = run.round, self.out
+                    else:
+                        self.tell(f"nobody reads the output any more: stopped after round {run.round}")
+                    raise
+            return self._finish(run, folder, clock)
+
+    def _train(
+        self, run: Run, scorer: Scorer, folder: Folder | None, clock: "_Clock", advance: Callable[[Report], None]
+    ) -> None:
+        while True:
+            self.stop.check()
+            measured = self.lines[-1]["round"] if self.lines else 0
+            if run.round > measured and run.round == self._goal(run.round - 1):
+                self._record(run, {"round": run.round, **scorer(run), **self._traffic(run)}, folder)
+            if folder is not None and clock.due():
+                self._save(run, folder, clock)  # after the line of this round
+            if run.round == self.rounds:
+                return
+            with self.stop.patient():
+                self._lap(run, clock, advance)
+
+    def _lap(self, run: Run, clock: "_Clock", advance: Callable[[Report], None]) -> None:
+        """Some rounds up to the next evaluation, timed as one; fewer when it is time to save or to stop."""
+        begun, first = time.perf_counter(), run.round
+        for report in run.rounds(min(LAP, self._goal(first) - first) if clock.compiled else 1):
+            if self.stop.asked:
+                break
+            advance(report)
+            if clock.due():
+                break
+        run.wait()
+        clock.lap(time.perf_counter() - begun, run.round - first)
+
+    def _goal(self, done: int) -> int:
+        """The round of the first evaluation after ``done`` rounds."""
+        return min(self.rounds, (done // self.eval_every + 1) * self.eval_every)
+
+    def _save(self, run: Run, folder: Folder, clock: "_Clock") -> None:
+        with self.stop.patient():
+            run.save(folder.path)
+        clock.saved = time.perf_counter()
 
     def _traffic(self, run: Run) -> dict[str, int]:
         """Examples and bytes since the first round; training on pooled data sends nothing."""
@@ -164,7 +201,13 @@ class Experiment:
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
         return simulate(
-            algorithm, population, sampler=sampler, seed=self.seed, engine=engine, threads=self.settings.threads or None
+            algorithm,
+            population,
+            sampler=sampler,
+            seed=self.seed,
+            engine=engine,
+            threads=self.settings.threads or None,
+            store=self.store,
         )
 
     def _identity(self) -> Line:
@@ -174,61 +217,17 @@ class Experiment:
             "algorithm": self.algorithm,
             "seed": self.seed,
             "eval_every": self.eval_every,
+            "store": "ram" if str(self.store).lower() == "ram" else "mapped",
             "settings": self.settings.values,
         }
 
-    def _open(self, run: Run) -> list[Line]:
-        """Make the folder, or take up the run that is in it; returns the lines of the rounds already done."""
-        if self.out is None:
-            return []
-        file, mine = self.out / "settings.json", self._identity()
-        if not file.exists():
-            self.out.mkdir(parents=True, exist_ok=True)
-            if any(self.out.iterdir()):
-                raise InputError(f"{self.out} holds other files: give --out an empty or a new folder")
-            atomic_write(file, json.dumps(mine, indent=2).encode())
-            return []
-        try:
-            known = json.loads(file.read_text())
-        except ValueError as error:
-            raise InputError(f"{file} is damaged ({error}): choose another --out") from error
-        different = [key for key in mine if known.get(key) != mine[key]]
-        if different:
-            raise InputError(
-                f"{self.out} holds a run with other {', '.join(different)}: choose another --out, or the same settings "
-                "to go on with it. Nothing was changed."
-            )
-        if (self.out / CHECKPOINT).exists():
-            run.restore(self.out)
-            if run.round > self.rounds:
-                raise InputError(f"{self.out} holds {run.round} rounds already: ask for more with --rounds")
-            self.tell(f"going on from round {run.round} of the run in {self.out}")
-        return self._past(run.round)
-
-    def _past(self, done: int) -> list[Line]:
-        """The metrics up to the checkpoint; what came after it will be computed again."""
-        assert self.out is not None
-        file = self.out / "metrics.jsonl"
-        kept = []
-        for text in file.read_text().splitlines() if file.exists() else []:
-            try:
-                line = json.loads(text)
-            except ValueError:  # a line cut off by a kill
-                break
-            regular = line["round"] % self.eval_every == 0 or line["round"] == self.rounds
-            if line["round"] <= done and regular:
-                kept.append(line)
-        atomic_write(file, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        return kept
-
-    def _record(self, line: Line) -> None:
-        self.lines.append(line)
+    def _record(self, run: Run, line: Line, folder: Folder | None) -> None:
+        line = parsed(as_json(line))  # as a run that goes on will read it
+        with self.stop.patient():
+            self.lines.append(line)
+            if folder is not None:
+                folder.record(run, line)
         self.emit(line)
-        if self.out:
-            with (self.out / "metrics.jsonl").open("a") as handle:
-                handle.write(json.dumps(line) + "\n")
-                handle.flush()
-                os.fsync(handle.fileno())
 
     @staticmethod
     def figures(line: Line) -> Line:
@@ -240,10 +239,11 @@ class Experiment:
         target = self.task.target
         return next((line["round"] for line in self.lines if target and target.reached(line)), None)
 
-    def _finish(self, run: Run, clock: "_Clock") -> Line:
-        if self.out:
-            run.save(self.out)
-            export.write_model(export.model_of(run), self.out)
+    def _finish(self, run: Run, folder: Folder | None, clock: "_Clock") -> Line:
+        if folder is not None:
+            self._save(run, folder, clock)
+            with self.stop.patient():
+                export.write_model(export.model_of(run), folder.path)
         scale = 1024 if sys.platform != "darwin" else 1024**2
         done = {
             "done": True,
@@ -259,37 +259,27 @@ class Experiment:
 
 
 class _Clock:
-    """Steady-state time a round: laps between evaluations, without the first round, which compiles."""
+    """Steady-state time a round, from laps without the first round, which compiles; and when to save."""
 
-    def __init__(self) -> None:
+    def __init__(self, saves: bool) -> None:
         self.compile_s = 0.0
         self.compiled = False
         self.laps: list[tuple[float, int]] = []
-        self.round: int | None = None
-        self.saved = self.begun = time.perf_counter()
+        self.saved = time.perf_counter()
         text = os.environ.get("FEDSLICE_SAVE_EVERY", str(SAVE_EVERY))
         try:
-            self.every = float(text)
+            self.every = float(text) if saves else math.inf
         except ValueError:
             raise InputError(f"FEDSLICE_SAVE_EVERY={text!r} must be a number of seconds") from None
 
-    def lap(self, round: int) -> None:
-        now = time.perf_counter()
-        if not self.compiled:
-            self.compiled, self.compile_s = True, now - self.begun
+    def lap(self, seconds: float, rounds: int) -> None:
+        if self.compiled:
+            self.laps.append((seconds, rounds))
         else:
-            self.laps.append((now - self.begun, round - (self.round or 0)))
-        self.begun, self.round = now, round
-
-    def skip(self) -> None:
-        self.begun = time.perf_counter()
+            self.compiled, self.compile_s = True, seconds
 
     def due(self) -> bool:
-        now = time.perf_counter()
-        if now - self.saved < self.every:
-            return False
-        self.saved = now
-        return True
+        return time.perf_counter() - self.saved >= self.every
 
     def ms_per_round(self) -> float | None:
         rates = [1e3 * seconds / rounds for seconds, rounds in self.laps if rounds]

@@ -1,16 +1,16 @@
 """A trained model on disk, with the users' own names for its rows: safetensors, npz and Parquet."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
-from fedslice.checkpoint import atomic_write
-from fedslice.errors import InputError, MissingDataError
+from fedslice.checkpoint import atomic_write, load, seal
+from fedslice.errors import CheckpointError, InputError, MissingDataError
 from fedslice.simulate import Run
 
 MODEL, NAMES = "model.safetensors", "names.json"
@@ -62,26 +62,32 @@ def write_model(model: Exported, folder: Path) -> None:
     arrays = {f"dense/{path}": leaf for path, leaf in model.dense.items()}
     for name, rows in model.tables.items():
         arrays |= {f"table/{name}/ids": rows.ids, f"table/{name}/heat": rows.heat, f"table/{name}/values": rows.values}
-    atomic_write(folder / MODEL, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
-    names = {name: rows.names for name, rows in model.tables.items()}
-    atomic_write(folder / NAMES, json.dumps(names, ensure_ascii=False).encode())
+    names = json.dumps({name: rows.names for name, rows in model.tables.items()}, ensure_ascii=False).encode()
+    atomic_write(folder / NAMES, names)
+    about = {"names": hashlib.sha256(names).hexdigest()}
+    seal(folder / MODEL, about, {key: np.ascontiguousarray(leaf) for key, leaf in arrays.items()})
 
 
 def read_model(folder: Path) -> Exported:
-    """The trained model of a run folder."""
+    """The trained model of a run folder, after checking that both files are as they were written."""
     if not (folder / MODEL).exists() or not (folder / NAMES).exists():
         raise MissingDataError(f"{folder} holds no trained model ({MODEL}): give the --out folder of a finished run")
     try:
-        arrays = load((folder / MODEL).read_bytes())
-        names = json.loads((folder / NAMES).read_text(encoding="utf-8"))
+        about, arrays = load(folder / MODEL)
+        text = (folder / NAMES).read_bytes()
+        if about["names"] != hashlib.sha256(text).hexdigest():
+            raise InputError(f"{NAMES} does not belong to {MODEL}, or has changed since it was written")
+        names = json.loads(text)
         tables = {
             name: Rows(
                 *(arrays[f"table/{name}/ids"], given), *(arrays[f"table/{name}/{k}"] for k in ("heat", "values"))
             )
             for name, given in names.items()
         }
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"the model in {folder} is damaged ({error}): train it again or restore a copy") from error
+    except (CheckpointError, KeyError, ValueError) as error:
+        raise InputError(
+            f"the model in {folder} is damaged ({error}): the command that trained it writes it anew"
+        ) from error
     return Exported({k.removeprefix("dense/"): v for k, v in arrays.items() if k.startswith("dense/")}, tables)
 
 

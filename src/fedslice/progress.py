@@ -1,7 +1,7 @@
 """A live progress bar: loss, rounds a second, time left; on standard error, and only for a person."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from tqdm import tqdm
@@ -29,7 +29,8 @@ def bar(count: int, visible: bool = True, label: str = "") -> "Iterator[Callable
     shown = [0.0]
 
     def advance(report: "Report") -> None:
-        meter.update()
+        with suppress(OSError):  # the terminal may close, and the run has still to be saved
+            meter.update()
         if not meter.disable and meter.last_print_t > shown[0]:
             shown[0] = meter.last_print_t
             meter.set_postfix_str(f"loss {report.loss:.4f}", refresh=False)
@@ -37,4 +38,5 @@ def bar(count: int, visible: bool = True, label: str = "") -> "Iterator[Callable
     try:
         yield advance
     finally:
-        meter.close()
+        with suppress(OSError):
+            meter.close()

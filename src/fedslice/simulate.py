@@ -70,7 +70,8 @@ class Report(NamedTuple):
 class Run:
     """A simulation in progress; made by :func:`simulate`.
 
-    ``round`` is the number of rounds done, ``totals`` what they moved and processed.
+    ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``log`` whatever its user wants
+    to be kept in each checkpoint, such as the metrics so far.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Run:
         self.algorithm, self.population, self.sampler, self.seed = algorithm, population, sampler, seed
         self.model = model = algorithm.client.model
         self.round, self.stop_above = 0, stop_above
+        self.log = b""
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
         self.totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
