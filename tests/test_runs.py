@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from fedslice import checkpoint, commands, experiment
 from fedslice.catalogue import settings_for
 from fedslice.cli import main
 from fedslice.errors import InputError
+from fedslice.experiment import Experiment, Scorer
 from fedslice.export import Exported, Rows, read_model, write_model
 from fedslice.folder import Folder
 from fedslice.registry import TASKS
@@ -288,16 +290,22 @@ def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture
     task = TASKS["example1"].synthetic()
     odd = iter([math.nan, math.inf, -math.inf, 0.5])
 
-    def scorer(run: Run) -> dict[str, float]:
-        return {"train_loss": next(odd)}
+    class Odd(Scorer):
+        def __call__(self, run: Run) -> dict[str, float]:
+            return {"train_loss": next(odd)}
 
     def strict(text: str) -> dict[str, Any]:
         return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
     settings = settings_for(task, "fedavg", ["cohort=10"])
     for rounds in (2, 4):
-        one = experiment.Experiment(task, "fedavg", settings, rounds, eval_every=1, out=tmp_path / "r", scorer=scorer,
-                                    emit=commands._print_json)  # type: ignore[arg-type] # fmt: skip
+        one = Experiment(
+            *(task, "fedavg", settings, rounds),
+            eval_every=1,
+            out=tmp_path / "r",
+            scorer=Odd(task),
+            emit=commands._print_json,
+        )
         one.execute()
     figures = [strict(line).get("train_loss") for line in capsys.readouterr().out.splitlines()]
     assert figures == [None, None, None, None, 0.5, None]  # two lines and the last word, twice
@@ -317,6 +325,17 @@ def test_measuring_less_often_is_the_same_run(tmp_path: Path, half: Path, capsys
     assert rounds_in((out / "metrics.jsonl").read_text()) == [2, 4, 6, 9]
     assert train(out, 10, "--set", "client_rate=0.03") == 2
     assert "other settings (client_rate=0.02 there, client_rate=0.03 here)" in capsys.readouterr().err
+
+
+def test_other_test_data_are_another_run(tmp_path: Path, half: Path) -> None:
+    """The training data and so the checkpoint are the same, but half of the curve would be of another test set."""
+    shutil.copytree(half, tmp_path / "run")
+    task = TASKS["example1"].synthetic()
+    test = task.test.select(np.arange(task.test.examples) > 0)
+    settings = settings_for(task, TASKS["example1"].algorithm, RUN[3::2][:2])
+    other = Experiment(replace(task, test=test), TASKS["example1"].algorithm, settings, 8, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"a run with other test_data \(test_data="):
+        other.execute()
 
 
 def test_one_process_at_a_time(tmp_path: Path, half: Path, capsys: pytest.CaptureFixture[str]) -> None:

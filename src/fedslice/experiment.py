@@ -22,6 +22,7 @@ import numpy as np
 
 from fedslice import clusters, export
 from fedslice.catalogue import find_method
+from fedslice.checkpoint import fingerprint
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator
 from fedslice.folder import Folder, Line, as_json, parsed
@@ -53,6 +54,11 @@ class Scorer:
         """The test set, or as much of it as the task asks for."""
         some = self.task.test if self.task.measured is None else self.task.test.sample(self.task.measured)
         return Evaluator(self.task.model, some)
+
+    @cached_property
+    def test_data(self) -> str:
+        """A hash of the test set: a run does not go on with another one, which would bend its curve."""
+        return fingerprint(self.task.test)
 
     @cached_property
     def train(self) -> Evaluator:
@@ -135,7 +141,7 @@ class Experiment:
         """Train to the last round, from the checkpoint in ``out`` if there is one of this very run."""
         scorer = self.scorer or Scorer(self.task)
         run = run or self.start()
-        with nullcontext() if self.out is None else Folder(self.out, self._identity(), self.tell) as folder:
+        with nullcontext() if self.out is None else Folder(self.out, self._identity(scorer), self.tell) as folder:
             self.lines = [] if folder is None else folder.resume(run, self.rounds)
             clock = _Clock(saves=folder is not None)
             with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
@@ -210,10 +216,11 @@ class Experiment:
             store=self.store,
         )
 
-    def _identity(self) -> Line:
+    def _identity(self, scorer: Scorer) -> Line:
         return {
             "task": self.task.name,
             "data": self.task.source,
+            "test_data": scorer.test_data,  # the training data are in the checkpoint
             "algorithm": self.algorithm,
             "seed": self.seed,
             "eval_every": self.eval_every,
