@@ -400,8 +400,8 @@ def _compose(
 
 
 def _need_heat(model: Model, mix: dict[str, Any], name: str) -> None:
-    """A control variate of a row is the mean over the clients that hold it, which needs n_m."""
+    """A row's correction averages to zero over its holders; its mean update must then be theirs, which needs n_m."""
     if model.tables and mix.get("heat") is None:
         raise InputError(
-            f"{name} on tables needs heat=population.heat(model): its variates are means over rows' holders"
+            f"{name} on tables needs heat=population.heat(model): its corrections and updates are means over rows' holders"
         )
