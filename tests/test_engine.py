@@ -382,7 +382,11 @@ def test_train_needs_a_round_and_returns_the_last_report() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"steps": 1, "epochs": 1}, "not both"), ({"steps": 0}, "at least 1"), ({"epochs": 1, "batch": 0}, "at least 1")],
+    [
+        ({"steps": 0, "epochs": 1}, "at least 1"),
+        ({"steps": 0}, "at least 1"),
+        ({"epochs": 1, "batch": 0}, "at least 1"),
+    ],
     ids=str,
 )
 def test_bad_work_is_refused(settings: Any, words: str) -> None:

@@ -51,8 +51,8 @@ SEVERAL: dict[str, Algorithm] = {
 class Rounds:
     """One round from the same state for any cohort, compiled once."""
 
-    def __init__(self, method: Algorithm, before: int = 0) -> None:
-        self.run: Run = run_of(method, PEOPLE, before)
+    def __init__(self, method: Algorithm, before: int = 0, **settings: Any) -> None:
+        self.run: Run = run_of(method, PEOPLE, before, **settings)
         for cohort in combinations(range(N), 3):  # so that the padded sizes suffice
             self.run.planner.plan(before, np.array(cohort))
 

@@ -468,8 +468,10 @@ Written by `fedslice algorithms --markdown`; `fedslice algorithms NAME` shows on
 
 N clients; client i holds data D_i and the slice S(i) of the model: all dense leaves, and of each table the rows that its
 data mention. A round draws a cohort of K clients. Weights w_i are |D_i| (`weights="examples"`) or 1 (`"uniform"`). With
-uniform sampling, weights by examples follow the pooled objective; with `sampling.weighted`, average uniformly. d is the
-number of numbers in a client's slice, tau local steps of batch b.
+uniform sampling, weights by examples follow the pooled objective, as a ratio of two random sums: right up to O(1/K), not
+exactly. `sampling.weighted` (`sampler=weighted`) draws K clients with replacement in proportion to |D_i| and averages
+uniformly, with heat by examples: exactly unbiased for the same. A client drawn twice trains and sends once and counts twice
+in sums; in a vote (median, Krum) it has one voice. d is the number of numbers in a client's slice, tau local steps of batch b.
 
 All are recipes made of public parts; in Python `recipes.NAME(...)`, in a shell `--algorithm NAME`. Everything combines with
 submodels and, but where said, with heat, clipping, compression, robust reductions and optax optimizers:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from fedslice.errors import InputError
 from fedslice.plan import Plan
 from fedslice.reduce.holders import expand
+from fedslice.stage.mean import scale
 from fedslice.store import put, take
 from fedslice.types import Algorithm, Array, Client, Cohort, Data, Message, Phase, PyTree, State
 
@@ -154,7 +155,7 @@ class Engine:
         message = message._replace(extra={"held": {name: jnp.ones(rows.shape) for name, rows in plan.places.items()}})
         place = next(place for place, stage in enumerate(self.algorithm.stages) if stage.weighs)
         state = take(self.tags.state.stages[place], working.stages[place], plan.places)
-        return self.algorithm.stages[place].encode(state, (), message, key)[0]
+        return _times(plan.repeats, self.algorithm.stages[place].encode(state, (), message, key)[0])
 
     def _survey_mean(self, messages: Message, plan: Plan) -> PyTree:
         """Of a row, the mean over the clients of the cohort that hold it.  Heat is for the update that follows alone:
@@ -183,7 +184,7 @@ class Engine:
             message, stage_memory = stage.encode(state, remembered[1][place], message, stage_key)
             alive = ~message.metrics["failed"]
             kept.append(jax.tree.map(lambda a, b: jnp.where(alive, a, b), stage_memory, remembered[1][place]))
-        return message, (own, tuple(kept))
+        return _times(plan.repeats, message), (own, tuple(kept))
 
     def _train(self, working: State, memory: PyTree, found: PyTree, plan: Plan) -> tuple[Message, PyTree]:
         return self._each(lambda one: self.client(working, memory, found, one), plan)
@@ -231,6 +232,14 @@ def _guard(message: Message, memory: tuple[PyTree, PyTree]) -> tuple[Message, Py
     metrics = {name: jnp.where(good, value, 0) for name, value in message.metrics.items()}
     kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
     return Message(update, weight, {**metrics, "failed": ~good}, extra), kept
+
+
+def _times(repeats: Any, message: Message) -> Message:
+    """The message of a client that was drawn so often (empty: once), as if it had come so often."""
+    if isinstance(repeats, tuple):
+        return message
+    metrics = {**message.metrics, "examples": repeats * message.metrics["examples"]}
+    return scale(message, repeats)._replace(weight=repeats * message.weight, metrics=metrics)
 
 
 def _report(messages: Message) -> dict[str, Array]:

@@ -38,7 +38,8 @@ class Heat(NamedTuple):
         if len(known):
             place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
             total, column = (self.clients, 0) if weights == "uniform" else (self.examples, 1)
-            out = np.where(known[place] == ids, total / self.mass[table][place, column], 1.0)
+            mass = self.mass[table][place, column]
+            out = np.where((known[place] == ids) & (mass > 0), total / np.where(mass > 0, mass, 1), 1.0)
         return out.astype(np.float32)
 
     @property

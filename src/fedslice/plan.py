@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
     held: dict[str, Any]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
     sent: dict[str, Any]  # per space int32 [K, R]: as places, without the rows only read; empty: all are sent
+    repeats: Any = ()  # float32 [K]: how often each client was drawn; empty: once
 
 
 class PhasePlan(NamedTuple):
@@ -64,7 +65,8 @@ def bucket(need: int) -> int:
 class Planner:
     """Makes the plans of a run.  ``capacity`` holds the padded sizes; it only grows, and is part of a checkpoint.
 
-    ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a client part.
+    ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a client part.  With
+    ``repeats`` a cohort may name a client several times; it is planned once, and counted.
     """
 
     def __init__(
@@ -77,9 +79,10 @@ class Planner:
         memory: bool = False,
         multiple: int = 1,
         fields: Iterable[str] | None = None,
+        repeats: bool = False,
     ) -> None:
         self.population, self.spaces, self.works = population, spaces, works
-        self.memory, self.multiple, self.all_rows = memory, multiple, rows == "held"
+        self.memory, self.multiple, self.all_rows, self.repeats = memory, multiple, rows == "held", repeats
         self.capacity: dict[str, int] = {}
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
@@ -95,6 +98,10 @@ class Planner:
         """The plan of one round; ``cohort`` is ascending."""
         needed = max(self.multiple, -(-len(cohort) // self.multiple) * self.multiple)
         clients = self._grow("clients", needed, needed)
+        repeats: Any = ()
+        if self.repeats:
+            cohort, times = np.unique(cohort, return_counts=True)
+            repeats = _pad(times.astype(np.float32), clients)
         counts = [pool.counts[cohort] for pool in self.pools]
         drawn = [self._examples(place, work, round, cohort, counts[place]) for place, work in enumerate(self.works)]
         real = [None if np.all(count > 0) else count > 0 for count in counts]
@@ -120,7 +127,7 @@ class Planner:
             for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
         )
         weights = _pad(self.population.counts[cohort].astype(np.float32), clients)
-        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent)
+        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent, repeats)
         return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
 
     def _examples(self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray) -> Drawn:

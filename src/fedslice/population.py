@@ -82,12 +82,17 @@ class Population:
         """The submodels of each index space of ``model``."""
         return {name: self.submodels(fields, model.tables[name].rows) for name, fields in model.spaces.items()}
 
-    def heat(self, model: Model) -> Heat:
-        """How many clients, and how many of their examples, stand behind each row of the model's tables."""
+    def heat(self, model: Model, counts: np.ndarray | None = None) -> Heat:
+        """How many clients, and how many of their examples, stand behind each row of the model's tables.
+
+        ``counts``: how many examples each client counts for, where those are not all that it has here (its query
+        examples alone); a client that counts for none takes no part.
+        """
         spaces = self.spaces(model)
-        masses = {name: spaces[space].heat(self.counts) for name, space in model.space_of.items()}
+        weight = self.counts if counts is None else np.where(self.counts > 0, counts, 0)
+        masses = {name: spaces[space].heat(weight) for name, space in model.space_of.items()}
         ids = {name: spaces[space].ids for name, space in model.space_of.items()}
-        return Heat(int(np.sum(self.counts > 0)), float(self.examples), ids, masses)
+        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses)
 
     def select(self, keep: np.ndarray) -> "Population":
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedslice import checkpoint
+from fedslice.algorithm import check_sampler
 from fedslice.anatomy import Anatomy
 from fedslice.debug import DebugEngine
 from fedslice.engine import REPORT, Engine, choose
@@ -104,7 +105,8 @@ class Run:
         stateful = bool(jax.tree.leaves(tags.memory))
         works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
         self.planner = Planner(
-            population, self.spaces, works, seed, rows or algorithm.client.rows, stateful, cores, fields
+            *(population, self.spaces, works, seed, rows or algorithm.client.rows, stateful, cores, fields),
+            repeats=sampler.by_examples,
         )
         train_key = jax.random.fold_in(key, 1)
         self.engine = (
@@ -126,7 +128,8 @@ class Run:
     # -- training -------------------------------------------------------------------------------------------------
 
     def cohort(self, round: int) -> np.ndarray:
-        """The clients of a round, ascending: the same for every algorithm with this seed and sampler."""
+        """The clients of a round, ascending: the same for every algorithm with this seed and sampler.  One that was
+        drawn twice (``sampling.weighted``) is there twice."""
         return self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
 
     def rounds(self, count: int) -> Iterator[Report]:
@@ -261,10 +264,7 @@ def simulate(
     """
     if rows not in (None, "touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
-    if algorithm.client.everyone and sampler.name != "full()":
-        raise InputError(
-            f"{algorithm.name} needs every client in every round: use sampling.full() (--set sampler=full)"
-        )
+    check_sampler(algorithm, sampler)
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
     return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

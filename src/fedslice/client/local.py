@@ -31,9 +31,8 @@ def check_rate(rate: float) -> None:
 
 
 def work(steps: int | None, epochs: int | None, batch: int) -> Work:
-    """Local work, checked; one epoch where nothing is said."""
-    if steps is not None and epochs is not None:
-        raise InputError("give steps= or epochs=, not both")
+    """Local work, checked: ``steps`` batches, ``epochs`` passes, or at most ``steps`` batches of ``epochs`` passes; one
+    epoch where nothing is said."""
     if steps is None and epochs is None:
         epochs = 1
     for name, value in (("steps", steps), ("epochs", epochs), ("batch", batch)):

@@ -20,18 +20,19 @@ from fedslice.types import Key, Message, Params, PyTree, Rows, Stage
 LARGEST = 20.0  # of log lambda, either way
 
 
-def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
-    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate.
+def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | None = None) -> Stage:
+    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate; ``coefficient`` as for the
+    mean, by default ``"uniform"``.
 
     >>> qffl(1.0, 0.1).weighs
     True
     """
     if q < 0 or not rate > 0:
         raise InputError(f"q-FFL needs q >= 0 and a positive client rate, got q={q}, rate={rate}")
-    smooth = 1 / rate
+    smooth, counted = 1 / rate, coefficient or "uniform"
 
     def init(params: Params, rows: Rows) -> PyTree:
-        return coefficients(heat, rows, "uniform")
+        return coefficients(heat, rows, counted)
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         loss = jnp.maximum(message.metrics["start_loss"], 1e-10)
@@ -47,7 +48,8 @@ def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
         return correct(scale(total, factor), state), state
 
-    return Stage(init, encode, decode, weighs=True, needs_sum=True)
+    said = "" if heat is None else counted
+    return Stage(init, encode, decode, weighs=True, needs_sum=True, weights="uniform", coefficient=said)
 
 
 def agnostic(rate: float) -> Stage:
@@ -75,4 +77,4 @@ def agnostic(rate: float) -> Stage:
         kept = {"mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"]), "started": jnp.ones(())}
         return total._replace(extra=extra), kept
 
-    return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()))
+    return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()), keeps=True)
