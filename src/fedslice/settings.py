@@ -112,7 +112,7 @@ class Settings:
         kinds: dict[str, Callable[..., Any]] = {
             "quantise": lambda levels="127": stages.quantise(int(levels)),
             "largest": lambda share: stages.largest(float(share)),
-            "random": lambda share: stages.random(float(share), unbiased=not self.feedback),
+            "random": lambda share: stages.random(float(share)),
             "sign": stages.sign,
             "low_rank": lambda rank="2": stages.low_rank(int(rank)),
         }

@@ -112,7 +112,7 @@ def train(
 ) -> tuple[Params, dict[str, Array]]:
     """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after them, and the report.
 
-    Corrections see the leaves of ``start``.
+    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the rate, and is reported too.
     """
     anchor = start or {}
 
@@ -129,7 +129,7 @@ def train(
         return (optax.apply_updates(params, updates), state), loss
 
     (end, _), metrics = loop(phase, step, (trained, optimizer.init(trained)))
-    return end, metrics
+    return end, {**metrics, "factor": jnp.asarray(factor, jnp.float32)}
 
 
 def full_gradient(
