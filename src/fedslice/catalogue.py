@@ -301,7 +301,8 @@ ALGORITHMS: dict[str, Method] = {
     ),
     "afl": Method(
         "weights that ascend on the worst mixture of clients",
-        "lambda_i <- lambda_i exp(rate (F_i - last round's mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i",
+        "lambda_i <- lambda_i exp(rate (F_i - last round's mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i\n"
+        "(a constant in place of F's mean changes no normalised lambda; 0 in the first round)",
         "Mohri et al., Agnostic Federated Learning, ICML 2019 (mirror ascent, over the clients that take part).",
         "A guarantee for the worst group of few clients.",
         "2d",
