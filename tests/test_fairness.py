@@ -81,8 +81,8 @@ def test_larger_q_is_fairer() -> None:
 
 
 def afl_by_hand(rate: float, ascent: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Descent in x on sum_i lambda_i F_i(x) and exponentiated-gradient ascent in lambda, both from the same point; after
-    each ascent lambda is normalised."""
+    """Descent in x on sum_i lambda_i F_i(x) and exponentiated-gradient ascent in lambda, both from the same point, and
+    lambda normalised."""
     x, mixture = np.array([0.5, -0.5]), np.full(len(CENTRES), 1 / len(CENTRES))
     for _ in range(rounds):
         x, mixture = x + mixture @ local(x, rate, 1), mixture * np.exp(ascent * losses(x))

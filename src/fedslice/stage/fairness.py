@@ -7,10 +7,10 @@
 F_i is the loss of the client's first batch, an unbiased estimate at the offered model (the papers' is the loss over all
 of the client's examples; a power of the estimate is not unbiased).  q = 0 is FedAvg with uniform weights.
 
-The gradient of sum_i lambda_i F_i by lambda is F, and a constant b added to all of it changes no normalised lambda: with
-all clients in the round any b is the exact ascent.  With some of them the step is that of those who came; as long as b
-does not depend on who that is, its mean over cohorts is K/N rate (F_i - b), the ascent at K/N of the rate.  So b is the
-mean loss of the round *before* (0 in the first one), which keeps lambda from drifting off.
+The gradient of sum_i lambda_i F_i by lambda is F; a constant b added to all of it changes no normalised lambda.  So with
+all clients in the round any b gives the exact ascent.  With some of them, only those who came step; as long as b does
+not depend on who that is, the mean over cohorts is K/N rate (F_i - b), the ascent at K/N of the rate.  So b is the mean
+loss of the round *before* (0 in the first one), which keeps lambda from drifting off.
 """
 
 import jax
