@@ -7,7 +7,7 @@
 F_i is the loss of the client's first batch, an unbiased estimate at the offered model (the papers' is the loss over all
 of the client's examples; a power of the estimate is not unbiased).  q = 0 is FedAvg with uniform weights.
 
-The gradient of sum_i lambda_i F_i by lambda is F; a constant b added to all of it changes no normalised lambda.  So with
+The gradient of sum_i lambda_i F_i by lambda is F; a constant b taken off all of it changes no normalised lambda.  With
 all clients in the round any b gives the exact ascent.  With some of them, only those who came step; as long as b does
 not depend on who that is, the mean over cohorts is K/N rate (F_i - b), the ascent at K/N of the rate.  So b is the mean
 loss of the round *before* (0 in the first one), which keeps lambda from drifting off.
