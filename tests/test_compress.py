@@ -282,7 +282,8 @@ def test_errors_are_kept_for_each_client_and_row() -> None:
 )
 def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> None:
     """Clients hold {0, 1, 2}, {2} and {3, 4}, rows of 3 numbers; a full pass touches all of them.  Up go, for each
-    client, its rows' numbers in one parcel, a matrix of 2 x 5, a number, and 4 bytes a row to say which they are."""
+    client, its rows' numbers in one parcel, a matrix of 2 x 5, a number, and 4 bytes a row to say which they are; in its
+    first round S(i) too, 4 bytes a row."""
     item = np.array([0, 1, 2, 2, 2, 3, 4, 4])
     owner = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     population = fs.Population.from_arrays(owner, item=item, y=np.arange(8.0, dtype=np.float32) / 8)
@@ -301,7 +302,8 @@ def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> Non
         0 if compressor is not None and compressor.places else 4 * rows.sum()
     )  # top-k tells the place of each number
     expected = np.sum(numbers(3 * rows)) + 3 * (numbers(10) + numbers(1)) + places
-    assert report.bytes_up == expected
+    assert report.bytes_up == expected + 4 * rows.sum()
+    assert run.train(1, progress=False).bytes_up == expected
     assert report.bytes_down == 4 * (3 * rows.sum() + 3 * 11)
 
 

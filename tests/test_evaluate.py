@@ -113,7 +113,9 @@ def test_the_worst_client_is_the_one_of_least_accuracy_and_of_largest_error() ->
         "auc": fs.metrics.auc(lambda p, b: b["x"]),
         "rmse": fs.metrics.root(lambda p, b: (b["x"] - b["label"]) ** 2),
     }
-    model = fs.Model(lambda key: {"m": jnp.zeros(())}, lambda p, b: (b["x"] - b["label"]) ** 2 + 0 * p["m"], {}, (), metrics)
+    model = fs.Model(
+        lambda key: {"m": jnp.zeros(())}, lambda p, b: (b["x"] - b["label"]) ** 2 + 0 * p["m"], {}, (), metrics
+    )
     owner, x = np.repeat([0, 1], 4), np.array([0.1, 0.2, 0.8, 0.9, 0.9, 0.2, 0.8, 0.1], np.float32)
     population = fs.Population.from_arrays(owner, x=x, label=np.tile(np.array([0, 0, 1, 1], np.float32), 2))
     scores = fs.Evaluator(model, population)({"m": jnp.zeros(())})

@@ -150,7 +150,8 @@ def test_first_order_sends_query_rows_and_full_both(first_order: bool, split: st
     moved = run.table("w", np.arange(8)) != before
     both = split == "none" or not first_order
     assert moved.tolist() == [both, True] * 4
-    assert report.bytes_up == (4 + 4) * (8 if both else 4) + 4 * 4  # values and numbers of rows, and the biases
+    # values and numbers of rows, the biases, and in the first round the numbers of all 8 rows of the S(i)
+    assert report.bytes_up == (4 + 4) * (8 if both else 4) + 4 * 4 + 4 * 8
 
 
 # -- local leaves, noise, corrections --------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ PerExample: TypeAlias = Callable[[Params, Batch], Array]
 
 class Metric(NamedTuple):
     """``values`` gives two numbers for each example, [batch] each; ``figure`` makes one of those of many examples, and
-    ``grouped(left, right, owners, clients)`` one for each client (NaN where it has none).  A figure with ``more`` is the
-    better the larger it is."""
+    ``grouped(left, right, owners, clients)`` one for each client (NaN where it has none).  With ``more`` a larger
+    figure is better."""
 
     values: Callable[[Params, Batch], tuple[Array, Array]]
     figure: Callable[[np.ndarray, np.ndarray], float]

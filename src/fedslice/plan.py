@@ -44,12 +44,14 @@ class PhasePlan(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a round moves: real clients and examples, and for each client its rows down (S(i)) and up (trained)."""
+    """What a round moves: real clients and examples, for each client its rows down (S(i)) and up (trained), and the
+    rows of S(i) that newcomers must name first."""
 
     clients: int
     examples: int
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
+    rows_new: int = 0
 
 
 def bucket(need: int) -> int:

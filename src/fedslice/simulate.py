@@ -122,6 +122,7 @@ class Run:
         )
         self.memory = self.anatomy.first_memory()
         self._pending: deque[Report] = deque()
+        self._met, self._met_in = np.zeros(len(population), bool), 0  # who took part, in how many rounds
         for ahead in range(WARM_UP):
             self.planner.plan(ahead, self.cohort(ahead))
 
@@ -135,7 +136,9 @@ class Run:
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""
         for _ in range(count):
-            plan, traffic = self.planner.plan(self.round, self.cohort(self.round))
+            cohort = self.cohort(self.round)
+            plan, traffic = self.planner.plan(self.round, cohort)
+            traffic = traffic._replace(rows_new=self._introduced(cohort))
             values = self._step(plan)
             self.round += 1
             report = Report(self.round, traffic.clients, traffic.examples, *self.anatomy.bytes(traffic), values)
@@ -168,6 +171,17 @@ class Run:
         """After going back to a checkpoint: rounds under way are of another life."""
         self._pending.clear()
         self.high = high
+
+    def _introduced(self, cohort: np.ndarray) -> int:
+        """Rows of S(i) of the clients that take part for the first time.  After going to another round, by a checkpoint,
+        the cohorts before it are drawn again: they are a function of the seed."""
+        if self._met_in != self.round:
+            self._met[:] = False
+            for round in range(self.round):
+                self._met[self.cohort(round)] = True
+        new = np.unique(cohort[~self._met[cohort]])
+        self._met[new], self._met_in = True, self.round + 1
+        return sum(int(np.sum(space.offsets[new + 1] - space.offsets[new])) for space in self.spaces.values())
 
     def _step(self, plan: Plan) -> Any:
         if isinstance(self.store, RamStore):
