@@ -282,8 +282,8 @@ def test_errors_are_kept_for_each_client_and_row() -> None:
 )
 def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> None:
     """Clients hold {0, 1, 2}, {2} and {3, 4}, rows of 3 numbers; a full pass touches all of them.  Up go, for each
-    client, its rows' numbers in one parcel, a matrix of 2 x 5, a number, and 4 bytes a row to say which they are; in its
-    first round S(i) too, 4 bytes a row."""
+    client, its rows' numbers in one parcel, a matrix of 2 x 5, a number, and 4 bytes a row to say which they are.  In
+    its first round S(i) goes too, 4 bytes a row."""
     item = np.array([0, 1, 2, 2, 2, 3, 4, 4])
     owner = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     population = fs.Population.from_arrays(owner, item=item, y=np.arange(8.0, dtype=np.float32) / 8)

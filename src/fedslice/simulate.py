@@ -173,8 +173,8 @@ class Run:
         self.high = high
 
     def _introduced(self, cohort: np.ndarray) -> int:
-        """Rows of S(i) of the clients that take part for the first time.  After going to another round, by a checkpoint,
-        the cohorts before it are drawn again: they are a function of the seed."""
+        """Rows of S(i) of the clients that take part for the first time.  After a checkpoint took it to another round,
+        the cohorts before that one are drawn again: they are a function of the seed."""
         if self._met_in != self.round:
             self._met[:] = False
             for round in range(self.round):
