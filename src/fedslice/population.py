@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedslice.errors import InputError
@@ -90,9 +91,15 @@ class Population:
         """
         spaces = self.spaces(model)
         weight = self.counts if counts is None else np.where(self.counts > 0, counts, 0)
-        masses = {name: spaces[space].heat(weight) for name, space in model.space_of.items()}
-        ids = {name: spaces[space].ids for name, space in model.space_of.items()}
-        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses)
+        ids, masses = {}, {}
+        for name, space in model.space_of.items():
+            mass = spaces[space].heat(weight)
+            some = mass[:, 0] > 0
+            ids[name], masses[name] = spaces[space].ids[some], mass[some]
+        widths = {name: int(np.prod(table.shape)) for name, table in model.tables.items()}
+        dense = jax.tree.leaves(jax.eval_shape(model.dense, jax.random.key(0)))
+        numbers = sum(int(np.prod(leaf.shape)) for leaf in dense)
+        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers)
 
     def select(self, keep: np.ndarray) -> "Population":
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""
