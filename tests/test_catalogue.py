@@ -88,9 +88,25 @@ def test_what_cannot_be_is_refused(name: str, change: str, words: str) -> None:
         find_method(name).build(TASK, settings_for(TASK, name, ["cohort=10", change]))
 
 
-def test_heat_and_weighted_sampling_do_not_go_together() -> None:
-    with pytest.raises(InputError, match="sampler=weighted"):
-        find_method("fedsubavg").build(TASK, settings_for(TASK, "fedsubavg", ["sampler=weighted"]))
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("fedsgd", "fedpa", "central")])
+def test_steps_and_epochs_together_cap_the_passes(name: str) -> None:
+    """Whatever the order; each of them alone takes the other's place, as before."""
+    task = LOCAL if name in ("fedrecon", "fedper") else TASK
+    for changes in (["steps=2", "epochs=3"], ["epochs=3", "steps=2"]):
+        works = find_method(name).build(task, settings_for(task, name, ["cohort=10", *changes])).client.work
+        assert (2, 3) in [(work.steps, work.epochs) for work in works]
+
+
+def test_a_cap_on_steps_is_kept() -> None:
+    """Clients go through min(2, 3 passes) batches: those of up to 5 examples through at most two batches of 5."""
+    settings = settings_for(TASK, "fedavg", ["steps=2", "epochs=3"])
+    run = fs.simulate(find_method("fedavg").build(TASK, settings), TASK.train, sampler=fs.sampling.full())
+    counts = TASK.train.counts
+    passes = 3 * -(-counts // 5)
+    expected = np.where(passes > 2, np.minimum(counts, 5) + np.where(counts > 5, np.minimum(counts - 5, 5), counts), 0)
+    assert passes.min() > 2
+    assert next(run.rounds(1)).examples == expected.sum()
+    assert settings_for(TASK, "central", ["steps=2", "epochs=3"]).work == {"steps": 2, "epochs": 3, "batch": 5}
 
 
 def test_fedpd_needs_everyone() -> None:

@@ -329,31 +329,35 @@ def test_progress_of_a_proximal_term(steps: int) -> None:
     assert float(progress(jnp.array(float(steps)), 0.0, 0.3)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "proximal"])
-def test_fednova_normalises_by_the_local_solver(kind: str) -> None:
-    """F_i = <g_i, x>: the gradient is g_i everywhere, so G_i = eta ||a_i||_1 g_i exactly, and FedNova's round is
-    x - eta tau_eff sum p_i g_i, tau_eff = sum p_i ||a_i||_1: no client counts more for its steps."""
+@pytest.mark.parametrize("rho", [0.0, 0.6], ids=["sgd", "momentum"])
+@pytest.mark.parametrize("mu", [0.0, 2.0], ids=["", "proximal"])
+@pytest.mark.parametrize("scheduled", [False, True], ids=["", "scheduled"])
+def test_fednova_normalises_by_the_local_solver(rho: float, mu: float, scheduled: bool) -> None:
+    """F_i = <g_i, x>: the gradient is g_i everywhere, so G_i = eta_t ||a_i||_1 g_i exactly, and FedNova's round is
+    x - eta_t tau_eff sum p_i g_i, tau_eff = sum p_i ||a_i||_1: no client counts more for its steps.  The schedule
+    halves the rate in the second round, and with it the proximal pull of a step."""
     slopes = np.random.default_rng(1).normal(size=(N, DIM)).astype(np.float32)
     owner = np.repeat(np.arange(N), COUNTS)
     population = Population.from_arrays(owner, slope=slopes[owner])
     model = Model(lambda key: {"x": jnp.zeros(DIM)}, lambda params, batch: batch["slope"] @ params["x"])
-    rho, mu = (0.6 if kind == "momentum" else 0.0), (2.0 if kind == "proximal" else 0.0)
     client = optax.sgd(RATE, momentum=rho or None)
     settings: dict[str, Any] = {"corrections": [fs.client.proximal(mu)], "epochs": 1, "batch": 1}
-    # a mean loss far below zero is no divergence here
+    if scheduled:
+        settings["schedule"] = lambda rounds: 1 / (1 + rounds)
     method = R.fednova(model, client, momentum=rho, proximal=RATE * mu, **settings)
-    sizes = []
-    for tau in COUNTS:  # the local solver itself, with g = 1
-        z, trace = 0.0, 0.0
-        for _ in range(tau):
-            trace = rho * trace + 1 + mu * z
-            z -= RATE * trace
-        sizes.append(-z / RATE)
-    share = COUNTS / COUNTS.sum()
-    expected = -RATE * (share @ np.array(sizes)) * (share @ slopes)
-    np.testing.assert_allclose(x_of(run_of(method, population, 1)), expected, rtol=1e-5, atol=1e-7)
+    share, expected = COUNTS / COUNTS.sum(), np.zeros(DIM)
+    for r in range(2):
+        rate, sizes = RATE / (1 + r * scheduled), []
+        for tau in COUNTS:  # the local solver itself, with g = 1
+            z, trace = 0.0, 0.0
+            for _ in range(tau):
+                trace = rho * trace + 1 + mu * z
+                z -= rate * trace
+            sizes.append(-z / rate)
+        expected = expected - rate * (share @ np.array(sizes)) * (share @ slopes)
+    np.testing.assert_allclose(x_of(run_of(method, population, 2)), expected, rtol=1e-5, atol=1e-7)
     plain = R.fedavg(model, client, **settings)
-    assert np.abs(x_of(run_of(plain, population, 1)) - expected).max() > 0.02
+    assert np.abs(x_of(run_of(plain, population, 2)) - expected).max() > 0.02
 
 
 # -- FedDyn and FedPD ------------------------------------------------------------------------------------------------

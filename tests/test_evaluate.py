@@ -101,7 +101,29 @@ def test_spread_over_clients() -> None:
     # percentiles of 1, 2, 3, 5 with linear interpolation: at 0.3, 1.5 and 2.7 of 3 gaps
     assert spread == {k: pytest.approx(v) for k, v in
                       {"mean": 2.75, "p10": 1.3, "median": 2.5, "p90": 4.4, "worst": 5.0}.items()}  # fmt: skip
+    assert Scores({}, {"auc": values}, frozenset({"auc"})).spread("auc")["worst"] == 1.0
     assert str(Scores({"loss": 0.5, "big": 1.0}, {})) == "loss 0.5000, big 1.0000"
+
+
+def test_the_worst_client_is_the_one_of_least_accuracy_and_of_largest_error() -> None:
+    """A model that says x for every example: the client's share of right answers, AUC and error by hand."""
+    metrics = {
+        "accuracy": lambda p, b: (b["x"] > 0.5) == (b["label"] > 0.5),
+        "right": fs.metrics.ratio(lambda p, b: ((b["x"] > 0.5) == (b["label"] > 0.5), b["x"] ** 0), more=True),
+        "auc": fs.metrics.auc(lambda p, b: b["x"]),
+        "rmse": fs.metrics.root(lambda p, b: (b["x"] - b["label"]) ** 2),
+    }
+    model = fs.Model(
+        lambda key: {"m": jnp.zeros(())}, lambda p, b: (b["x"] - b["label"]) ** 2 + 0 * p["m"], {}, (), metrics
+    )
+    owner, x = np.repeat([0, 1], 4), np.array([0.1, 0.2, 0.8, 0.9, 0.9, 0.2, 0.8, 0.1], np.float32)
+    population = fs.Population.from_arrays(owner, x=x, label=np.tile(np.array([0, 0, 1, 1], np.float32), 2))
+    scores = fs.Evaluator(model, population)({"m": jnp.zeros(())})
+    assert scores.more == {"accuracy", "right", "auc"}
+    worst = {name: scores.spread(name)["worst"] for name in scores.clients}
+    gaps = (x - np.tile([0, 0, 1, 1], 2))[4:] ** 2
+    expected = {"loss": gaps.mean(), "accuracy": 0.5, "right": 0.5, "auc": 0.25, "rmse": np.sqrt(gaps.mean())}
+    assert worst == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
 def test_a_model_that_is_traced_otherwise_for_one_example_is_sized_too() -> None:

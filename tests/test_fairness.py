@@ -1,6 +1,7 @@
 """Fairness between clients: q-FFL, AFL and the superquantile against plain NumPy, and what they are for."""
 
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -80,26 +81,37 @@ def test_larger_q_is_fairer() -> None:
 
 
 def afl_by_hand(rate: float, ascent: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """log lambda_i grows by ascent (F_i(x_t) - baseline), the baseline last round's mean loss by lambda; a round's mean
-    uses the lambda from before it.  In the first round there is no baseline yet, and lambda stays."""
-    x, log, baseline = np.array([0.5, -0.5]), np.zeros(len(CENTRES)), None
+    """Descent in x on sum_i lambda_i F_i(x) and exponentiated-gradient ascent in lambda, both from the same point, and
+    lambda normalised."""
+    x, mixture = np.array([0.5, -0.5]), np.full(len(CENTRES), 1 / len(CENTRES))
     for _ in range(rounds):
-        f, weight = losses(x), np.exp(log)
-        x = x + np.average(local(x, rate, 1), axis=0, weights=weight)
-        log = log + (0 if baseline is None else ascent * (f - baseline))
-        baseline = np.average(f, weights=weight)
-    return x, log
+        x, mixture = x + mixture @ local(x, rate, 1), mixture * np.exp(ascent * losses(x))
+        mixture = mixture / mixture.sum()
+    return x, mixture
 
 
-def test_afl_weights_are_mirror_ascent() -> None:
-    run = run_of(fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), 12)
-    x, log = afl_by_hand(0.2, 0.3, 12)
+@pytest.mark.parametrize("rounds", [1, 2, 12])
+def test_afl_weights_are_mirror_ascent(rounds: int) -> None:
+    run = run_of(fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), rounds)
+    x, mixture = afl_by_hand(0.2, 0.3, rounds)
     np.testing.assert_allclose(final(run), x, rtol=1e-4, atol=1e-5)
-    memory = np.asarray(run.memory[1][0])
-    np.testing.assert_allclose(memory, log, rtol=1e-4, atol=1e-5)
-    # whatever the baseline, lambda is proportional to exp(ascent * sum of the losses): the client alone counts most
-    assert memory.argmax() == 4
-    assert np.ptp(memory) > 1
+    found = np.exp(np.asarray(run.memory[1][0], np.float64))
+    np.testing.assert_allclose(found / found.sum(), mixture, rtol=1e-4)
+    assert mixture.max() > 1.2 * mixture.min()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_afl_ascends_the_same_way_whoever_comes(before: int) -> None:
+    """Over all cohorts of two of five, the mean change of log lambda is 2/5 of rate F_i, up to a constant."""
+    run = run_of(fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), before)
+    x, held, changes = final(run), np.asarray(run.memory[1][0]), []
+    for cohort in combinations(range(len(CENTRES)), 2):
+        copies = jax.tree.map(jnp.array, (run.store.state, run.memory))
+        plan, _ = run.planner.plan(before, np.array(cohort))
+        changes.append(np.asarray(run.engine.in_memory(*copies, plan)[1][1][0]) - held)
+    change, expected = np.mean(changes, axis=0), 2 / 5 * 0.3 * losses(x)
+    np.testing.assert_allclose(change - change.mean(), expected - expected.mean(), atol=1e-5)
+    assert np.ptp(expected) > 0.05
 
 
 def test_afl_lowers_the_worst_loss() -> None:

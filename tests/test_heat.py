@@ -33,7 +33,8 @@ def test_coefficients(weights: str) -> None:
     counts = [sum(i in s for s in sets) for i in sorted(set().union(*sets))]
     assert heat.counts("w").tolist() == counts
     assert heat.dispersion == max(counts) / min(counts)
-    assert heat.sparsity == pytest.approx(np.mean(counts) / 5)
+    dense = 2  # a slope and a bias
+    assert heat.sparsity == pytest.approx((sum(counts) / 5 + dense) / (len(counts) + dense))
 
 
 def test_clients_without_data_do_not_count() -> None:
@@ -47,6 +48,20 @@ def test_clients_without_data_do_not_count() -> None:
         )
 
 
+def test_clients_count_for_what_they_are_said_to() -> None:
+    """Client 3 for nothing: its rows are as if it were not there, and rows that it alone holds are nobody's."""
+    whole = people()
+    counts = np.array([5, 1, 2, 0, 9, 1, 3])
+    heat, sets = whole.heat(logistic(), counts), held_rows(whole)
+    rows = sorted(set().union(*(held for i, held in enumerate(sets) if counts[i])))
+    assert set().union(*sets) > set(rows)
+    assert (heat.clients, heat.examples, heat.ids["w"].tolist()) == (6, 21, rows)
+    expected = [21 / sum(counts[i] for i, held in enumerate(sets) if row in held) for row in rows]
+    np.testing.assert_allclose(heat.coefficient("w", np.array(rows), "examples"), expected, rtol=1e-6)
+    uniform = [6 / sum(row in held and counts[i] > 0 for i, held in enumerate(sets)) for row in rows]
+    np.testing.assert_allclose(heat.coefficient("w", np.array(rows), "uniform"), uniform, rtol=1e-6)
+
+
 def test_several_tables_have_their_own_heat() -> None:
     tables = {"a": Table(5, ("i",)), "b": Table(5, ("i",), (2,)), "c": Table(7, ("j",))}
     model = Model(lambda key: {}, lambda p, b: jnp.zeros(len(b["i"])), tables)
@@ -54,7 +69,9 @@ def test_several_tables_have_their_own_heat() -> None:
     heat = population.heat(model)
     assert {name: heat.counts(name).tolist() for name in tables} == {"a": [1, 2], "b": [1, 2], "c": [2]}
     assert heat.dispersion == 2
-    assert heat.sparsity == pytest.approx((1 + 2 + 1 + 2 + 2) / 5 / 2)
+    assert heat.sparsity == pytest.approx(
+        (1 + 2 + 2 * (1 + 2) + 2) / (2 + 2 * 2 + 1) / 2
+    )  # rows of "b" are two numbers
     assert heat.coefficient("b", np.arange(5), "uniform").tolist() == [2, 1, 1, 1, 1]
     assert heat.coefficient("a", np.arange(5), "examples").tolist() == [1.5, 1, 1, 1, 1]
 

@@ -13,6 +13,7 @@ from problems import ROWS, assert_params_close, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice import parts
+from fedslice.catalogue import find_method, settings_for
 from fedslice.client import finetune, interpolate
 from fedslice.errors import InputError
 from fedslice.model import Model
@@ -149,7 +150,8 @@ def test_first_order_sends_query_rows_and_full_both(first_order: bool, split: st
     moved = run.table("w", np.arange(8)) != before
     both = split == "none" or not first_order
     assert moved.tolist() == [both, True] * 4
-    assert report.bytes_up == (4 + 4) * (8 if both else 4) + 4 * 4  # values and numbers of rows, and the biases
+    # values and numbers of rows, the biases, and in the first round the numbers of all 8 rows of the S(i)
+    assert report.bytes_up == (4 + 4) * (8 if both else 4) + 4 * 4 + 4 * 8
 
 
 # -- local leaves, noise, corrections --------------------------------------------------------------------------------
@@ -294,3 +296,47 @@ def test_interpolation_leaves_local_leaves_as_adapted() -> None:
     for share in (-0.1, 1.5):
         with pytest.raises(InputError, match=f"share={share} of the adapted model must be between 0"):
             interpolate(tuned, share)
+
+
+# -- heat ------------------------------------------------------------------------------------------------------------
+
+
+@ORDERS
+def test_with_heat_a_row_moves_by_its_holders_mean_weighted_by_query(first_order: bool) -> None:
+    """All clients, one step each, weights by query examples: sum_{holders} |q_i| change_i / sum_{holders} |q_i|.
+    Holders are the clients with a query that send the row: of query, and in full MAML of support too."""
+    model, population = linear(), people()
+    query = parts.query(population, "half")
+    heat = query.heat(model) if first_order else population.heat(model, query.counts)
+    method = maml(model, RATE / 4, first_order=first_order, heat=heat, weights="examples", epochs=1, batch=16)
+    run = run_of(method, population)
+    before, is_query = theta_of(run), parts.assign(population, "half") == parts.QUERY
+    inputs, x, owners = features(population), population.columns["x"], population.owners
+    total, mass = np.zeros(ROWS + 1), np.zeros(ROWS + 1)
+    for i in np.flatnonzero(query.counts):
+        s, q = ((owners == i) & part for part in (~is_query, is_query))
+        meta = slope(before - ALPHA * slope(before, inputs[s], x[s]), inputs[q], x[q])
+        if not first_order:
+            meta = meta - ALPHA * 2 * inputs[s].T @ (inputs[s] @ meta) / s.sum()
+        held = inputs[q if first_order else s | q].any(axis=0)
+        total += query.counts[i] * np.where(held, -RATE / 4 * meta, 0)
+        mass += query.counts[i] * held
+    for _ in run.rounds(1):
+        pass
+    np.testing.assert_allclose(theta_of(run), before + total / np.where(mass > 0, mass, 1), atol=1e-5)
+    assert (query.counts == 0).sum() > 0  # who has no query counts for nothing
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "weighted"])
+@ORDERS
+def test_the_command_line_corrects_by_the_same_counts(first_order: bool, sampler: str) -> None:
+    """c_m = sum_all w / sum_{holders} w: w the query examples; drawn in proportion to all, all of who has a query."""
+    task = fs.tasks.movielens_lr.synthetic(scale=0.02)
+    changes = ["heat=yes", f"first_order={'yes' if first_order else 'no'}", "weights=examples", f"sampler={sampler}"]
+    method = find_method("maml").build(task, settings_for(task, "maml", changes))
+    query = parts.query(task.train, "half")
+    w = np.where(query.counts > 0, task.train.counts if sampler == "weighted" else query.counts, 0)
+    space = (query if first_order else task.train).spaces(task.model)["weight"]
+    mass = np.bincount(space.slots, np.repeat(w, space.sizes))
+    found = method.stages[-1].init({}, {"weight": space.ids})["weight"]
+    np.testing.assert_allclose(found[mass > 0], w.sum() / mass[mass > 0], rtol=1e-6)

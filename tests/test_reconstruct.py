@@ -184,10 +184,10 @@ def test_local_leaves_are_neither_sent_nor_kept() -> None:
     held = population.submodels(("item",), ITEMS).sizes.sum()
     sent = parts.query(population, "half").submodels(("item",), ITEMS).sizes.sum()
     assert report.bytes_down == held * SIZE * 4
-    assert report.bytes_up == sent * (SIZE * 4 + 4)  # rows of query examples, and their numbers
+    assert report.bytes_up == sent * (SIZE * 4 + 4) + held * 4  # rows of query examples, their numbers, and S(i) once
     fedavg = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), epochs=1, batch=3), population)
     (report,) = fedavg.rounds(1)
-    assert report.bytes_up == held * (SIZE * 4 + 4)
+    assert report.bytes_up == held * (SIZE * 4 + 4 + 4)
 
 
 def test_clients_without_query_change_nothing() -> None:

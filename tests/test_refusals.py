@@ -153,7 +153,6 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "l1": (lambda: fs.prox.l1(-1), "a strength of -1 is not possible"),
     "group": (lambda: fs.prox.group(-1), "a strength of -1 is not possible"),
     "box": (lambda: fs.prox.box(1, 0), r"box\(1, 0\): the lower bound must not be above the upper"),
-    "both works": (lambda: fs.recipes.fedavg(MODEL, SGD, steps=1, epochs=1), "give steps= or epochs=, not both"),
     "no steps": (lambda: fs.recipes.fedavg(MODEL, SGD, steps=0), "steps=0 must be at least 1"),
     "no epochs": (lambda: fs.recipes.fedavg(MODEL, SGD, epochs=0), "epochs=0 must be at least 1"),
     "no batch": (lambda: fs.recipes.fedavg(MODEL, SGD, batch=0), "batch=0 must be at least 1"),

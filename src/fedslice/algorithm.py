@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fedslice.errors import InputError
 from fedslice.reduce import total
+from fedslice.sampling import Sampler
 from fedslice.types import Algorithm, Client, Reduce, Server, Stage
 
 
@@ -43,3 +44,36 @@ def algorithm(
     if server.several and not chosen.name.startswith(("sum", "worst")):
         raise InputError(f"{name} sends zeros for the models a client did not choose, which {chosen.name} would count")
     return Algorithm(name, client, tuple(stages), server, chosen, survey)
+
+
+def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
+    """Refuse a sampler with which the algorithm's mean is not what it says.
+
+    Drawn in proportion to their examples, clients must not be weighted by them again, and a row's holders come as often
+    as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|.
+    """
+    name, mean = algorithm.name, algorithm.stages[-1]
+    if algorithm.client.everyone and not sampler.everyone:
+        raise InputError(f"{name} needs every client in every round: use sampling.full() (--set sampler=full)")
+    if not sampler.by_examples:
+        if mean.weights and mean.coefficient not in ("", mean.weights):
+            raise InputError(
+                f"weights={mean.weights!r} with a heat coefficient by {mean.coefficient!r} fits sampling.weighted "
+                "only: leave coefficient out, it then follows the weights"
+            )
+        return
+    if algorithm.server.needs_sum or any(stage.keeps for stage in algorithm.stages):
+        raise InputError(
+            f"{name} keeps something on each client (variates, duals, errors, weights) that must count once a round, "
+            f"and {sampler.name} may draw a client twice: use sampling.uniform(...) (--set sampler=uniform)"
+        )
+    if mean.weights == "examples":
+        raise InputError(
+            f"{sampler.name} draws clients in proportion to their examples; with weights='examples' size would count "
+            "twice: use weights='uniform' (--set weights=uniform)"
+        )
+    if mean.coefficient == "uniform":
+        raise InputError(
+            f"{sampler.name} draws a row's holders as often as their examples say, so heat must go by examples too: "
+            "give coefficient='examples' beside heat"
+        )

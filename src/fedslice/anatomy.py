@@ -70,7 +70,8 @@ class Anatomy:
     def bytes(self, traffic: Traffic) -> tuple[int, int]:
         """Down: the offer, with all rows of S(i).  Up: the message, with trained rows and 4 bytes a row for its number.
 
-        A survey's answers go up too; what it offered is not sent again.
+        A survey's answers go up too; what it offered is not sent again.  A client that takes part for the first time
+        names its S(i), 4 bytes a row (Ding et al. 2022, algorithm 1, line 5); it does not change, so it does so once.
         """
         down, up = (
             {"": traffic.clients} | {name: int(rows.sum()) for name, rows in counts.items()}
@@ -80,6 +81,7 @@ class Anatomy:
         surveyed = sum(width * up[name] for name, width in self.survey_width.items())
         plain = sum(width * up[name] for name, width in self.values_width.items())
         sent = self._encoded(traffic) if self.compressed else plain + numbers
+        sent += 4 * traffic.rows_new
         return sum(width * down[name] for name, width in self.offer_width.items()), surveyed + sent
 
     def _encoded(self, traffic: Traffic) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from fedslice import parts, prox, recipes
 from fedslice.client import proximal
 from fedslice.errors import InputError
@@ -13,16 +15,20 @@ from fedslice.types import Algorithm
 
 
 def _heat(task: Task, s: Settings) -> Heat | None:
-    if s.values.get("heat") and s.sampler == "weighted":
-        raise InputError(
-            "heat correction with sampler=weighted is not possible: use uniform sampling, weights=examples"
-        )
     return task.train.heat(task.model) if s.values.get("heat", False) else None
 
 
 def _more(task: Task, s: Settings) -> dict[str, Any]:
     """What composes with every algorithm that goes through a mean."""
-    return {"heat": _heat(task, s), "stages": s.before_mean, "reduce": s.reduction, "weights": s.weights, **s.work}
+    drawn = {"coefficient": "examples"} if s.sampler == "weighted" else {}
+    return {
+        "heat": _heat(task, s),
+        "stages": s.before_mean,
+        "reduce": s.reduction,
+        "weights": s.weights,
+        **drawn,
+        **s.work,
+    }
 
 
 def _without(more: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -67,7 +73,8 @@ def central(task: Task, s: Settings) -> Algorithm:
     """As many examples a round as the cohort goes through."""
     some = int((task.train.counts > 0).sum())
     clients = some if s.sampler == "full" else s.cohort
-    steps = s.steps or max(1, round(s.epochs * task.train.examples / max(1, some) / s.batch))
+    passes = max(1, round(s.epochs * task.train.examples / max(1, some) / s.batch))
+    steps = min(s.steps, passes) if s.steps and s.epochs else s.steps or passes
     return recipes.central(task.model, s.client_optimizer, steps=steps, batch=clients * s.batch)
 
 
@@ -173,12 +180,14 @@ def ifca(task: Task, s: Settings) -> Algorithm:
     return recipes.ifca(task.model, s.client_optimizer, models=s.models, spread=s.spread, **_more(task, s))
 
 
-def _sent(task: Task, s: Settings) -> Heat | None:
-    """The heat of what clients send that train on their query examples alone."""
-    if not s.heat:
-        return None
-    _heat(task, s)  # refuses what cannot be
-    return (task.train if s.split == "none" else parts.query(task.train, s.split)).heat(task.model)
+def _query_heat(task: Task, s: Settings, all_rows: bool = False) -> Heat | None:
+    """The heat where clients count for their query examples (drawn in proportion to all: for those of who has a query)
+    and send the rows of these, or all of theirs."""
+    if not s.heat or s.split == "none":
+        return _heat(task, s)
+    query = parts.query(task.train, s.split)
+    counts = np.where(query.counts > 0, task.train.counts, 0) if s.sampler == "weighted" else query.counts
+    return (task.train if all_rows else query).heat(task.model, counts)
 
 
 def fedrecon(task: Task, s: Settings) -> Algorithm:
@@ -189,9 +198,9 @@ def fedrecon(task: Task, s: Settings) -> Algorithm:
         "reconstruct_epochs": s.reconstruct_epochs,
         "joint": s.joint,
         "batch": s.batch,
-        **({"steps": s.steps, "epochs": 1} if s.steps else {"epochs": s.epochs}),
+        **({"steps": s.steps, "epochs": s.epochs or 1} if s.steps else {"epochs": s.epochs}),
     }
-    more = {**_without(_more(task, s), "steps", "epochs", "batch"), "heat": _sent(task, s), **_both(s)}
+    more = {**_without(_more(task, s), "steps", "epochs", "batch"), "heat": _query_heat(task, s), **_both(s)}
     return recipes.fedrecon(
         task.model, s.client_optimizer, reconstruction=optimizer("sgd", s.reconstruct_rate), **more, **local
     )
@@ -203,10 +212,8 @@ def _both(s: Settings) -> dict[str, Any]:
 
 
 def maml(task: Task, s: Settings) -> Algorithm:
-    """Full MAML changes support rows too, so its heat is that of all examples."""
-    more = {**_more(task, s), **_both(s)}
-    if s.first_order:
-        more["heat"] = _sent(task, s)
+    """Full MAML changes support rows too; clients count for their query examples all the same."""
+    more = {**_more(task, s), "heat": _query_heat(task, s, all_rows=not s.first_order), **_both(s)}
     own = {"inner_rate": s.inner_rate, "first_order": s.first_order, "split": s.split}
     return recipes.maml(task.model, s.client_optimizer, **own, **more)
 

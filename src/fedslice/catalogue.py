@@ -301,7 +301,8 @@ ALGORITHMS: dict[str, Method] = {
     ),
     "afl": Method(
         "weights that ascend on the worst mixture of clients",
-        "lambda_i <- lambda_i exp(rate (F_i - last round's mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i",
+        "lambda_i <- lambda_i exp(rate (F_i - last round's mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i\n"
+        "(a constant in place of F's mean changes no normalised lambda; 0 in the first round)",
         "Mohri et al., Agnostic Federated Learning, ICML 2019 (mirror ascent, over the clients that take part).",
         "A guarantee for the worst group of few clients.",
         "2d",
@@ -468,8 +469,10 @@ Written by `fedslice algorithms --markdown`; `fedslice algorithms NAME` shows on
 
 N clients; client i holds data D_i and the slice S(i) of the model: all dense leaves, and of each table the rows that its
 data mention. A round draws a cohort of K clients. Weights w_i are |D_i| (`weights="examples"`) or 1 (`"uniform"`). With
-uniform sampling, weights by examples follow the pooled objective; with `sampling.weighted`, average uniformly. d is the
-number of numbers in a client's slice, tau local steps of batch b.
+uniform sampling, weights by examples follow the pooled objective, as a ratio of two random sums: right up to O(1/K), not
+exactly. `sampling.weighted` (`sampler=weighted`) draws K clients with replacement in proportion to |D_i| and averages
+uniformly, with heat by examples: exactly unbiased for the same. A client drawn twice trains and sends once and counts twice
+in sums; in a vote (median, Krum) it has one voice. d is the number of numbers in a client's slice, tau local steps of batch b.
 
 All are recipes made of public parts; in Python `recipes.NAME(...)`, in a shell `--algorithm NAME`. Everything combines with
 submodels and, but where said, with heat, clipping, compression, robust reductions and optax optimizers:
@@ -483,7 +486,8 @@ submodels and, but where said, with heat, clipping, compression, robust reductio
 
 `steps` draws every mini-batch independently from the client's examples (xi ~ D_i); `epochs` makes shuffled passes. A
 client's batches are a hash of (seed, round, client). Reports count what a round sends: down the offer with all rows of
-S(i); up the message with the rows that trained, 4 bytes for each row's number, and the bytes that compression leaves.
+S(i); up the message with the rows that trained, 4 bytes for each row's number, and the bytes that compression leaves. A
+client that takes part for the first time also sends S(i), 4 bytes a row, once (Ding et al. 2022, algorithm 1, line 5).
 
 **Robust reductions** (`reduce=`): a row is reduced over the clients of the cohort that hold it. `trimmed`, `median`
 (Yin et al. 2018), `geometric` (RFA, Pillutla et al. 2022), `krum` (Blanchard et al. 2017; two clients are compared on what

@@ -220,7 +220,10 @@ def heat(options: argparse.Namespace) -> None:
         _print_json({**figures, "histogram": {"edges": edges.tolist(), "rows": rows.tolist()}})
     else:
         print(report.text_histogram(heat) + "\n")
-        cells = [[key, f"{value:,.4g}" if value < 1 else f"{value:,.0f}"] for key, value in figures.items()]
+        meaning = {"sparsity": "sparsity: mean share of the clients that hold a parameter (larger is denser)"}
+        cells = [
+            [meaning.get(key, key), f"{value:,.4g}" if value < 1 else f"{value:,.0f}"] for key, value in figures.items()
+        ]
         print(report.text_table(["", ""], cells))
     if options.png:
         print(f"picture: {report.heat_picture(heat, options.png, task.name)}", file=sys.stderr)

@@ -16,6 +16,8 @@ import numpy as np
 
 from fedslice.errors import InputError
 from fedslice.plan import Plan
+from fedslice.reduce.holders import expand
+from fedslice.stage.mean import scale
 from fedslice.store import put, take
 from fedslice.types import Algorithm, Array, Client, Cohort, Data, Message, Phase, PyTree, State
 
@@ -83,7 +85,7 @@ class Engine:
     def _middle(self, working: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         found: PyTree = ()
         if self.algorithm.survey is not None:
-            found = self._survey_mean(working, self._each(lambda one: self.survey(working, one), plan), plan)
+            found = self._survey_mean(self._each(lambda one: self.survey(working, one), plan), plan)
         messages, memories = self._train(working, memory, found, plan)
         working, report = self._finish(working, found, messages, plan)
         return working, self._keep(memory, memories, plan), report
@@ -106,7 +108,7 @@ class Engine:
         found: PyTree = ()
         if self.algorithm.survey is not None:
             surveyed = self.in_parts(lambda part: self.survey_part(working, part), plan)
-            found = self.survey_mean(working, surveyed, plan)
+            found = self.survey_mean(surveyed, plan)
         return found, *self.in_parts(lambda part: self.part(working, memory, found, part), plan)
 
     def in_parts(self, train: Any, plan: Plan) -> Any:
@@ -160,17 +162,21 @@ class Engine:
         data, key = self._data(plan, plan.phases[: len(survey.work)])
         message = survey.run(offer, (), data, key)[0]._replace(extra={})
         message = _guard(message, _sound(message))
-        stage, state, tags = self._weighing(working)
-        return stage.encode(take(tags, state, plan.places), (), message, key)[0]
-
-    def _weighing(self, working: State) -> tuple[Any, PyTree, PyTree]:
+        message = message._replace(extra={"held": {name: jnp.ones(rows.shape) for name, rows in plan.places.items()}})
         place = next(place for place, stage in enumerate(self.algorithm.stages) if stage.weighs)
-        return self.algorithm.stages[place], working.stages[place], self.tags.state.stages[place]
+        state = take(self.tags.state.stages[place], working.stages[place], plan.places)
+        return _times(plan.repeats, self.algorithm.stages[place].encode(state, (), message, key)[0])
 
-    def _survey_mean(self, working: State, messages: Message, plan: Plan) -> PyTree:
-        stage, state, _ = self._weighing(working)
-        total = self._reduce(messages, {"update": self.tags.survey}, plan)
-        return stage.decode(state, total)[0].update
+    def _survey_mean(self, messages: Message, plan: Plan) -> PyTree:
+        """Of a row, the mean over the clients of the cohort that hold it.  Heat is for the update that follows alone:
+        corrected by it too, the survey would meet the same cohort twice, and E[update] be up to N/K times too large."""
+        total = self._reduce(messages, {"update": self.tags.survey, "held": {name: name for name in plan.places}}, plan)
+
+        def mean(tag: str, leaf: Array) -> Array:
+            weight = total.extra["held"][tag] if tag else total.weight
+            return leaf / expand(jnp.where(weight > 0, weight, 1), leaf)
+
+        return jax.tree.map(mean, self.tags.survey, total.update)
 
     def client(self, working: State, memory: PyTree, found: PyTree, plan: Plan) -> tuple[Message, PyTree]:
         """One client, from the server's offer to its encoded message; ``plan`` without its client axis."""
@@ -188,7 +194,7 @@ class Engine:
             kept.append(stage_memory)
         good &= _sound(message)
         memories = jax.tree.map(lambda new, old: jnp.where(good, new, old), (own, tuple(kept)), remembered)
-        return _guard(message, good), memories
+        return _times(plan.repeats, _guard(message, good)), memories
 
     def _train(self, working: State, memory: PyTree, found: PyTree, plan: Plan) -> tuple[Message, PyTree]:
         return self._each(lambda one: self.client(working, memory, found, one), plan)
@@ -237,6 +243,14 @@ def _guard(message: Message, good: Array) -> Message:
     """A message that is not ``good`` becomes one of weight zero, and is counted."""
     clean: Message = jax.tree.map(lambda leaf: jnp.where(good, leaf, 0), message)
     return clean._replace(metrics={**clean.metrics, "failed": ~good})
+
+
+def _times(repeats: Any, message: Message) -> Message:
+    """The message of a client that was drawn so often (empty: once), as if it had come so often."""
+    if isinstance(repeats, tuple):
+        return message
+    metrics = {**message.metrics, "examples": repeats * message.metrics["examples"]}
+    return scale(message, repeats)._replace(weight=repeats * message.weight, metrics=metrics)
 
 
 def _report(messages: Message) -> dict[str, Array]:

@@ -16,7 +16,8 @@ CHUNK = 1 << 22  # numbers that the largest intermediate result may have
 
 
 class Scores(NamedTuple):
-    """Figures of one evaluation: ``pooled`` over all examples, ``clients`` one value for each client (NaN: no data).
+    """Figures of one evaluation: ``pooled`` over all examples, ``clients`` one value for each client (NaN: no data);
+    those named in ``more`` are the better the larger.
 
     >>> Scores({"loss": 0.5}, {"loss": np.array([0.25, 0.75])}).spread("loss")["worst"]
     0.75
@@ -24,15 +25,17 @@ class Scores(NamedTuple):
 
     pooled: dict[str, float]
     clients: dict[str, np.ndarray]
+    more: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value:.4f}" for name, value in self.pooled.items())
 
     def spread(self, name: str) -> dict[str, float]:
-        """How a figure varies over clients.  ``worst`` is the largest: meant for losses."""
+        """How a figure varies over clients; ``worst`` is the largest, or where more is better the smallest."""
         values = self.clients[name][~np.isnan(self.clients[name])]
         low, middle, high = np.percentile(values, [10, 50, 90])
-        figures = {"mean": values.mean(), "p10": low, "median": middle, "p90": high, "worst": values.max()}
+        worst = values.min() if name in self.more else values.max()
+        figures = {"mean": values.mean(), "p10": low, "median": middle, "p90": high, "worst": worst}
         return {key: float(figure) for key, figure in figures.items()}
 
 
@@ -100,7 +103,7 @@ def tally(model: Model, parts: Sequence[Mapping[str, Any]], owners: np.ndarray, 
         left, right = joined(parts, name)[:, : len(owners)]
         pooled[name] = metric.figure(left, right)
         single[name] = metric.grouped(left, right, owners, clients)
-    return Scores(pooled, single)
+    return Scores(pooled, single, frozenset(name for name, metric in model.figures.items() if metric.more))
 
 
 def evaluate(run: Run, population: Population) -> Scores:

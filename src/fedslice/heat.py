@@ -24,6 +24,8 @@ class Heat(NamedTuple):
     examples: float
     ids: Mapping[str, np.ndarray]  # per table: the rows that some client holds
     mass: Mapping[str, np.ndarray]  # per table: [rows, 2], clients and examples behind each of them
+    widths: Mapping[str, int] = {}  # per table: numbers of a row, if not 1
+    dense: int = 0  # numbers that all clients hold
 
     def counts(self, table: str) -> np.ndarray:
         """n_m of the rows that some client holds."""
@@ -49,9 +51,16 @@ class Heat(NamedTuple):
 
     @property
     def sparsity(self) -> float:
-        """Mean share of the clients that hold a row, n_m / N."""
-        counts = self._all()
-        return float(counts.mean() / max(1, self.clients)) if len(counts) else 1.0
+        """The mean over the model's numbers of the share of clients that hold them, n_m / N: 1 for dense ones; rows
+        that nobody holds do not count.  The name is Ding et al.'s: the larger it is, the *denser* are the slices.
+
+        >>> Heat(4, 10.0, {"w": np.array([3, 8])}, {"w": np.array([[4, 10], [1, 2]])}, {"w": 2}, dense=1).sparsity
+        0.7
+        """
+        widths = {table: self.widths.get(table, 1) for table in self.ids}
+        numbers = self.dense + sum(widths[table] * len(ids) for table, ids in self.ids.items())
+        held = self.dense + sum(widths[table] * self.counts(table).sum() for table in self.ids) / max(1, self.clients)
+        return float(held / numbers) if numbers else 1.0
 
     def histogram(self, bins: int = 20) -> tuple[np.ndarray, np.ndarray]:
         """(edges, rows): how many rows have each heat, in bins of equal width on a log scale."""

@@ -1,6 +1,7 @@
 """Figures that are more than a mean over examples: ratios, roots, and the exact area under the ROC curve.
 
-A model's metric is a function ``f(params, batch) -> [batch]``, whose mean over examples is taken, or one of these.
+A model's metric is a function ``f(params, batch) -> [batch]``, whose mean over examples is taken, or one of these.  The
+less, the better, but for those made with ``more``, AUC, and plain functions that are called accuracy and the like.
 """
 
 from collections.abc import Callable
@@ -16,30 +17,35 @@ PerExample: TypeAlias = Callable[[Params, Batch], Array]
 
 class Metric(NamedTuple):
     """``values`` gives two numbers for each example, [batch] each; ``figure`` makes one of those of many examples, and
-    ``grouped(left, right, owners, clients)`` one for each client (NaN where it has none)."""
+    ``grouped(left, right, owners, clients)`` one for each client (NaN where it has none).  With ``more`` a larger
+    figure is better."""
 
     values: Callable[[Params, Batch], tuple[Array, Array]]
     figure: Callable[[np.ndarray, np.ndarray], float]
     grouped: Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
+    more: bool = False
 
 
-def ratio(f: Callable[[Params, Batch], tuple[Array, Array]]) -> Metric:
+RISING = ("accuracy", "auc", "precision", "recall", "f1")  # names of plain functions that are better the larger
+
+
+def ratio(f: Callable[[Params, Batch], tuple[Array, Array]], more: bool = False) -> Metric:
     """Sum of the first over sum of the second: right answers over words that count, say.
 
     >>> words = ratio(lambda params, batch: (batch["right"], batch["words"]))
     >>> words.figure(np.array([1.0, 2.0]), np.array([2.0, 4.0]))
     0.5
     """
-    return _sums(f, lambda share: share)
+    return _sums(f, lambda share: share, more)
 
 
-def mean(f: PerExample) -> Metric:
+def mean(f: PerExample, more: bool = False) -> Metric:
     """The mean over examples, as a plain function's.
 
     >>> mean(lambda params, batch: batch["x"]).figure(np.array([1.0, 2.0]), np.ones(2))
     1.5
     """
-    return _sums(_counting(f), lambda share: share)
+    return _sums(_counting(f), lambda share: share, more)
 
 
 def root(f: PerExample) -> Metric:
@@ -58,7 +64,7 @@ def auc(score: PerExample, label: str = "label") -> Metric:
     >>> curve.figure(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
     0.875
     """
-    return Metric(lambda params, batch: (score(params, batch), batch[label]), _area, _areas)
+    return Metric(lambda params, batch: (score(params, batch), batch[label]), _area, _areas, more=True)
 
 
 def _counting(f: PerExample) -> Callable[[Params, Batch], tuple[Array, Array]]:
@@ -70,7 +76,9 @@ def _counting(f: PerExample) -> Callable[[Params, Batch], tuple[Array, Array]]:
 
 
 def _sums(
-    f: Callable[[Params, Batch], tuple[Array, Array]], after: Callable[[np.ndarray | float], np.ndarray | float]
+    f: Callable[[Params, Batch], tuple[Array, Array]],
+    after: Callable[[np.ndarray | float], np.ndarray | float],
+    more: bool = False,
 ) -> Metric:
     def figure(left: np.ndarray, right: np.ndarray) -> float:
         return float(after(left.sum() / right.sum())) if right.sum() else float("nan")
@@ -79,7 +87,7 @@ def _sums(
         top, bottom = (np.bincount(owners, each, minlength=clients) for each in (left, right))
         return np.asarray(after(np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan)))
 
-    return Metric(f, figure, grouped)
+    return Metric(f, figure, grouped, more)
 
 
 def _area(score: np.ndarray, label: np.ndarray) -> float:

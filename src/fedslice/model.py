@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.metrics import Metric, PerExample, mean
+from fedslice.metrics import RISING, Metric, PerExample, mean
 from fedslice.types import Array, Batch, Key, Params
 
 RowInit: TypeAlias = Callable[[Key, tuple[int, ...]], Array]
@@ -158,7 +158,7 @@ class Model:
     def figures(self) -> dict[str, Metric]:
         """What is measured, by name: the loss, then the metrics."""
         plain = {"loss": self.loss, **self.metrics}
-        return {name: f if isinstance(f, Metric) else mean(f) for name, f in plain.items()}
+        return {name: f if isinstance(f, Metric) else mean(f, name in RISING) for name, f in plain.items()}
 
     def measure(self, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
         """The two numbers for each example from which every figure is made."""

@@ -45,19 +45,21 @@ class Gain(NamedTuple):
             f"{name} {value:.4f} to {self.after.pooled[name]:.4f}" for name, value in self.before.pooled.items()
         )
 
-    def clients(self, name: str, more: bool = False) -> np.ndarray:
-        """What each client gains in a figure: how far it falls, or with ``more``, for accuracy and the like, rises.
+    def clients(self, name: str, more: bool | None = None) -> np.ndarray:
+        """What each client gains in a figure: how far it falls, or with ``more`` (by default, where its metric says so:
+        accuracy, AUC) rises.
 
         NaN for a client without query examples; minus infinity for one whose own model is no longer finite.
         """
         if name not in self.before.clients:
             raise InputError(f"there is no figure {name!r}; there are {', '.join(self.before.clients)}")
+        more = name in self.before.more if more is None else more
         before, after = self.before.clients[name], self.after.clients[name]
         with np.errstate(invalid="ignore"):
             change = after - before if more else before - after
         return np.where(np.isnan(before) | np.isfinite(after), change, -np.inf)
 
-    def spread(self, name: str, more: bool = False) -> dict[str, float]:
+    def spread(self, name: str, more: bool | None = None) -> dict[str, float]:
         """The gain over clients: mean, percentiles, the worst, and the ``share`` of clients that gain at all."""
         gains = self.clients(name, more)
         gains = gains[~np.isnan(gains)]

@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
     held: dict[str, Any]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
     sent: dict[str, Any]  # per space int32 [K, R]: as places, without the rows only read; empty: all are sent
+    repeats: Any = ()  # float32 [K]: how often each client was drawn; empty: once
 
 
 class PhasePlan(NamedTuple):
@@ -43,12 +44,14 @@ class PhasePlan(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a round moves: real clients and examples, and for each client its rows down (S(i)) and up (trained)."""
+    """What a round moves: real clients and examples, for each client its rows down (S(i)) and up (trained), and the
+    rows of S(i) that newcomers must name first."""
 
     clients: int
     examples: int
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
+    rows_new: int = 0
 
 
 def bucket(need: int) -> int:
@@ -64,7 +67,8 @@ def bucket(need: int) -> int:
 class Planner:
     """Makes the plans of a run.  ``capacity`` holds the padded sizes; it only grows, and is part of a checkpoint.
 
-    ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a client part.
+    ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a client part.  With
+    ``repeats`` a cohort may name a client several times; it is planned once, and counted.
     """
 
     def __init__(
@@ -76,9 +80,10 @@ class Planner:
         rows: str = "touched",
         memory: bool = False,
         fields: Iterable[str] | None = None,
+        repeats: bool = False,
     ) -> None:
         self.population, self.spaces, self.works = population, spaces, works
-        self.memory, self.all_rows = memory, rows == "held"
+        self.memory, self.all_rows, self.repeats = memory, rows == "held", repeats
         self.capacity: dict[str, int] = {}
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
@@ -94,6 +99,10 @@ class Planner:
         """The plan of one round; ``cohort`` is ascending."""
         needed = max(1, len(cohort))
         clients = self._grow("clients", needed, needed)
+        repeats: Any = ()
+        if self.repeats:
+            cohort, times = np.unique(cohort, return_counts=True)
+            repeats = _pad(times.astype(np.float32), clients)
         counts = [pool.counts[cohort] for pool in self.pools]
         drawn = [self._examples(place, work, round, cohort, counts[place]) for place, work in enumerate(self.works)]
         real = [None if np.all(count > 0) else count > 0 for count in counts]
@@ -119,7 +128,7 @@ class Planner:
             for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
         )
         weights = _pad(self.population.counts[cohort].astype(np.float32), clients)
-        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent)
+        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent, repeats)
         return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
 
     def _examples(self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray) -> Drawn:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedslice.errors import InputError
@@ -82,12 +83,23 @@ class Population:
         """The submodels of each index space of ``model``."""
         return {name: self.submodels(fields, model.tables[name].rows) for name, fields in model.spaces.items()}
 
-    def heat(self, model: Model) -> Heat:
-        """How many clients, and how many of their examples, stand behind each row of the model's tables."""
+    def heat(self, model: Model, counts: np.ndarray | None = None) -> Heat:
+        """How many clients, and how many of their examples, stand behind each row of the model's tables.
+
+        ``counts``: how many examples each client counts for, where those are not all that it has here (its query
+        examples alone); a client that counts for none takes no part.
+        """
         spaces = self.spaces(model)
-        masses = {name: spaces[space].heat(self.counts) for name, space in model.space_of.items()}
-        ids = {name: spaces[space].ids for name, space in model.space_of.items()}
-        return Heat(int(np.sum(self.counts > 0)), float(self.examples), ids, masses)
+        weight = self.counts if counts is None else np.where(self.counts > 0, counts, 0)
+        ids, masses = {}, {}
+        for name, space in model.space_of.items():
+            mass = spaces[space].heat(weight)
+            some = mass[:, 0] > 0
+            ids[name], masses[name] = spaces[space].ids[some], mass[some]
+        widths = {name: int(np.prod(table.shape)) for name, table in model.tables.items()}
+        dense = jax.tree.leaves(jax.eval_shape(model.dense, jax.random.key(0)))
+        numbers = sum(int(np.prod(leaf.shape)) for leaf in dense)
+        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers)
 
     def select(self, keep: np.ndarray) -> "Population":
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""

@@ -1,7 +1,8 @@
 """The named algorithms: a few lines each, made only of public parts.
 
 All take the local work, ``steps`` or ``epochs`` and ``batch``, and what composes with any of them: ``weights``,
-``heat``, ``stages`` that stand before the mean (clip, compress, nova), and a ``reduce`` other than the sum.
+``heat``, ``stages`` that stand before the mean (clip, compress, nova), and a ``reduce`` other than the sum.  With
+``sampling.weighted`` give ``weights="uniform"``, and ``coefficient="examples"`` beside ``heat``.
 """
 
 from collections.abc import Sequence
@@ -245,7 +246,14 @@ def feddualavg(
 
 
 def qffl(
-    model: Model, rate: float, *, q: float = 1.0, heat: Heat | None = None, stages: Sequence[Stage] = (), **work: Any
+    model: Model,
+    rate: float,
+    *,
+    q: float = 1.0,
+    heat: Heat | None = None,
+    coefficient: str | None = None,
+    stages: Sequence[Stage] = (),
+    **work: Any,
 ) -> Algorithm:
     """q-FFL (Li et al. 2020): clients with a higher loss count more.
 
@@ -254,7 +262,7 @@ def qffl(
     'qffl'
     """
     local = local_parts.sgd(model, optax.sgd(rate), **work)
-    return algorithm(local, [*stages, parts.qffl(q, rate, heat)], servers.optimize(), name="qffl")
+    return algorithm(local, [*stages, parts.qffl(q, rate, heat, coefficient)], servers.optimize(), name="qffl")
 
 
 def afl(model: Model, client: Optimizer, *, rate: float = 0.1, stages: Sequence[Stage] = (), **more: Any) -> Algorithm:
@@ -323,8 +331,9 @@ def maml(
     **more: Any,
 ) -> Algorithm:
     """Federated MAML, Per-FedAvg (Fallah et al. 2020): the model that one gradient step makes a client's own; local
-    work and ``first_order`` as in ``client.maml``.  Weights by examples count those of query.  First order with a split
-    sends rows of the query part: ``heat`` is then ``parts.query(population, split).heat(model)``.
+    work and ``first_order`` as in ``client.maml``.  Clients count for their query examples, and so must the heat: with
+    ``query = parts.query(population, split)`` it is ``query.heat(model)`` in first order, which sends the rows of that
+    part, and ``population.heat(model, query.counts)`` in full, which changes support rows too.
 
     >>> from fedslice.tasks import quadratic
     >>> maml(quadratic.example1(clients=4).model, optax.sgd(0.5), inner_rate=0.1, steps=1, batch=1).name
@@ -382,7 +391,8 @@ def _split(more: dict[str, Any], **fixed: Any) -> tuple[dict[str, Any], dict[str
     """What goes to :func:`_compose`, and the local work; ``fixed`` is the recipe's own to say."""
     if taken := set(more) & set(fixed):
         raise InputError(f"{', '.join(sorted(taken))} cannot be chosen here: by its definition it is {fixed}")
-    mix: dict[str, Any] = {name: more[name] for name in ("weights", "heat", "stages", "reduce") if name in more}
+    shared = ("weights", "heat", "coefficient", "stages", "reduce")
+    mix: dict[str, Any] = {name: more[name] for name in shared if name in more}
     return {**mix, **fixed}, {name: value for name, value in more.items() if name not in mix}
 
 
@@ -392,16 +402,17 @@ def _compose(
     server: Server,
     weights: str = "examples",
     heat: Heat | None = None,
+    coefficient: str | None = None,
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
     survey: Client | None = None,
 ) -> Algorithm:
-    return algorithm(local, [*stages, parts.mean(weights, heat)], server, reduce, name, survey)
+    return algorithm(local, [*stages, parts.mean(weights, heat, coefficient)], server, reduce, name, survey)
 
 
 def _need_heat(model: Model, mix: dict[str, Any], name: str) -> None:
-    """A control variate of a row is the mean over the clients that hold it, which needs n_m."""
+    """A row's correction averages to zero over its holders; its mean update must then be theirs, which needs n_m."""
     if model.tables and mix.get("heat") is None:
         raise InputError(
-            f"{name} on tables needs heat=population.heat(model): its variates are means over rows' holders"
+            f"{name} on tables needs heat=population.heat(model): its corrections are means over rows' holders"
         )

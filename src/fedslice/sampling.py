@@ -9,10 +9,16 @@ from fedslice.errors import InputError
 
 
 class Sampler(NamedTuple):
-    """``draw(rng, counts)`` picks client numbers; ``counts`` are the clients' examples.  ``name`` describes it."""
+    """``draw(rng, counts)`` picks client numbers; ``counts`` are the clients' examples.  ``name`` describes it.
+
+    One that takes ``everyone`` has all clients in every round.  One that goes ``by_examples`` draws with replacement:
+    a client that it names twice counts twice, as if it had sent its message twice.
+    """
 
     name: str
     draw: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    everyone: bool = False
+    by_examples: bool = False
 
     def cohort(self, seed: int, round: int, counts: np.ndarray) -> np.ndarray:
         """The clients of one round, ascending: the canonical order in which everything is summed.
@@ -39,18 +45,21 @@ def uniform(clients: int) -> Sampler:
 
 
 def weighted(clients: int) -> Sampler:
-    """This many clients without replacement, likely in proportion to their examples.  Average them uniformly then.
+    """This many draws *with replacement*, each in proportion to the clients' examples (Field Guide, 3.2.4).
 
-    >>> weighted(1).cohort(0, 0, np.array([0.0, 5.0])).tolist()
-    [1]
+    Average them uniformly, ``weights="uniform"``: E[mean] = sum_i |D_i| delta_i / sum_i |D_i|, the pooled objective's,
+    exactly (weights by examples under uniform sampling are a ratio of two sums, right only up to O(1/K)).  With heat
+    the coefficient goes by examples, ``coefficient="examples"``, for |D_i| is how often a row's holders come.
+
+    >>> weighted(3).cohort(0, 0, np.array([0.0, 5.0])).tolist()
+    [1, 1, 1]
     """
     _positive(clients)
 
     def draw(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
-        _enough(clients, counts[counts > 0])
-        return rng.choice(len(counts), clients, replace=False, p=counts / counts.sum())
+        return rng.choice(len(counts), clients, p=counts / counts.sum())
 
-    return Sampler(f"weighted({clients})", draw)
+    return Sampler(f"weighted({clients}, with replacement)", draw, by_examples=True)
 
 
 def poisson(clients: float) -> Sampler:
@@ -74,7 +83,7 @@ def full() -> Sampler:
     >>> full().cohort(0, 0, np.ones(3)).tolist()
     [0, 1, 2]
     """
-    return Sampler("full()", lambda rng, counts: np.arange(len(counts)))
+    return Sampler("full()", lambda rng, counts: np.arange(len(counts)), everyone=True)
 
 
 def _positive(clients: float) -> None:

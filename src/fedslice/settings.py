@@ -14,8 +14,11 @@ from fedslice.types import Reduce, Stage
 
 COMMON: dict[str, tuple[Any, str]] = {
     "cohort": (50, "clients a round (Ding et al. 2022)"),
-    "sampler": ("uniform", "uniform, weighted, poisson or full"),
-    "steps": (0, "local mini-batches a round, drawn independently (0: epochs)"),
+    "sampler": ("uniform", "uniform, weighted (by examples, with replacement; sets weights=uniform), poisson or full"),
+    "steps": (
+        0,
+        "local mini-batches a round, drawn independently (0: epochs); set with epochs, the most of the passes",
+    ),
     "epochs": (1, "local shuffled passes a round"),
     "batch": (32, "examples in a mini-batch"),
     "weights": ("examples", "examples or uniform"),
@@ -59,8 +62,8 @@ class Settings:
     20
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = dict(values)
+    def __init__(self, values: Mapping[str, Any], said: frozenset[str] = frozenset()) -> None:
+        self.values, self.said = dict(values), said
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -75,15 +78,17 @@ class Settings:
         parsed = parse(key, text, type(self.values[key]))
         if key in AT_LEAST_ONE and parsed < 1:
             raise InputError(f"{key}={parsed} must be at least 1")
-        other = {"steps": {"epochs": 0}, "epochs": {"steps": 0}}.get(key, {})
-        return Settings({**self.values, **other, key: parsed})
+        other: dict[str, Any] = {"steps": {"epochs": 0}, "epochs": {"steps": 0}}.get(key, {})
+        other = {} if other.keys() & self.said else other  # both were asked for: at most steps batches of the passes
+        if (key, parsed) == ("sampler", "weighted") and "weights" in self.values:
+            other = {"weights": "uniform"}  # clients come as often as their examples say: size counts once
+        return Settings({**self.values, **other, key: parsed}, self.said | {key})
 
     @property
     def work(self) -> dict[str, int]:
         """Local work, for recipes."""
-        return (
-            {"steps": self.steps, "batch": self.batch} if self.steps else {"epochs": self.epochs, "batch": self.batch}
-        )
+        chosen = {name: self.values[name] for name in ("steps", "epochs") if self.values[name]}
+        return {**chosen, "batch": self.batch}
 
     @property
     def client_optimizer(self) -> optax.GradientTransformation:
@@ -107,7 +112,7 @@ class Settings:
         kinds: dict[str, Callable[..., Any]] = {
             "quantise": lambda levels="127": stages.quantise(int(levels)),
             "largest": lambda share: stages.largest(float(share)),
-            "random": lambda share: stages.random(float(share), unbiased=not self.feedback),
+            "random": lambda share: stages.random(float(share)),
             "sign": stages.sign,
             "low_rank": lambda rank="2": stages.low_rank(int(rank)),
         }

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from fedslice import checkpoint
+from fedslice.algorithm import check_sampler
 from fedslice.anatomy import Anatomy
 from fedslice.debug import DebugEngine
 from fedslice.engine import REPORT, Engine, choose
@@ -106,7 +107,10 @@ class Run:
         mode, cores = choose(engine, threads, self.anatomy.numbers, len(self.cohort(0)))
         stateful = bool(jax.tree.leaves(tags.memory))
         works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
-        self.planner = Planner(population, self.spaces, works, seed, rows or algorithm.client.rows, stateful, fields)
+        self.planner = Planner(
+            *(population, self.spaces, works, seed, rows or algorithm.client.rows, stateful, fields),
+            repeats=sampler.by_examples,
+        )
         train_key = jax.random.fold_in(key, 1)
         self.engine = (
             DebugEngine(algorithm, tags, train_key, population.clients)
@@ -121,19 +125,23 @@ class Run:
         )
         self.memory = self.anatomy.first_memory()
         self._pending: deque[Report] = deque()
+        self._met, self._met_in = np.zeros(len(population), bool), 0  # who took part, in how many rounds
         for ahead in range(WARM_UP):
             self.planner.plan(ahead, self.cohort(ahead))
 
     # -- training -------------------------------------------------------------------------------------------------
 
     def cohort(self, round: int) -> np.ndarray:
-        """The clients of a round, ascending: the same for every algorithm with this seed and sampler."""
+        """The clients of a round, ascending: the same for every algorithm with this seed and sampler.  One that was
+        drawn twice (``sampling.weighted``) is there twice."""
         return self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
 
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""
         for _ in range(count):
-            plan, traffic = self.planner.plan(self.round, self.cohort(self.round))
+            cohort = self.cohort(self.round)
+            plan, traffic = self.planner.plan(self.round, cohort)
+            traffic = traffic._replace(rows_new=self._introduced(cohort))
             values = self._step(plan)
             self.round += 1
             report = Report(self.round, traffic.clients, traffic.examples, *self.anatomy.bytes(traffic), values)
@@ -166,6 +174,17 @@ class Run:
         """After going back to a checkpoint: rounds under way are of another life."""
         self._pending.clear()
         self.high = high
+
+    def _introduced(self, cohort: np.ndarray) -> int:
+        """Rows of S(i) of the clients that take part for the first time.  After a checkpoint took it to another round,
+        the cohorts before that one are drawn again: they are a function of the seed."""
+        if self._met_in != self.round:
+            self._met[:] = False
+            for round in range(self.round):
+                self._met[self.cohort(round)] = True
+        new = np.unique(cohort[~self._met[cohort]])
+        self._met[new], self._met_in = True, self.round + 1
+        return sum(int(np.sum(space.offsets[new + 1] - space.offsets[new])) for space in self.spaces.values())
 
     def _step(self, plan: Plan) -> Any:
         if isinstance(self.store, RamStore):
@@ -269,10 +288,7 @@ def simulate(
     """
     if rows not in (None, "touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
-    if algorithm.client.everyone and sampler.name != "full()":
-        raise InputError(
-            f"{algorithm.name} needs every client in every round: use sampling.full() (--set sampler=full)"
-        )
+    check_sampler(algorithm, sampler)
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
     return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

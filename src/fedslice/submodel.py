@@ -30,10 +30,9 @@ class Submodels(NamedTuple):
         return np.diff(self.offsets)
 
     def heat(self, counts: np.ndarray) -> np.ndarray:
-        """float64 [slots, 2]: clients that hold a row, and examples of those clients."""
-        clients = np.bincount(self.slots, minlength=len(self.ids))
-        examples = np.bincount(self.slots, np.repeat(counts, self.sizes), minlength=len(self.ids))
-        return np.stack([clients.astype(np.float64), examples], 1)
+        """float64 [slots, 2]: clients of more than no ``counts`` that hold a row, and their sum."""
+        each = [np.repeat(values, self.sizes) for values in (counts > 0, counts)]
+        return np.stack([np.bincount(self.slots, weight, minlength=len(self.ids)) for weight in each], 1)
 
     def global_slots(self, field: str, owners: np.ndarray, span: slice = slice(None)) -> np.ndarray:
         """A field's ids, for a span of examples, as slots; -1 for padding."""

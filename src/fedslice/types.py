@@ -127,9 +127,11 @@ class Stage(NamedTuple):
     """Something done to a message on its way: ``encode`` on the client, ``decode`` on the server after the sum.
 
     ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both sides.
-    ``remember(params, tables)`` makes what it keeps on each client.  ``weighs`` marks the one stage that weights
-    updates and divides their sum, ``needs_sum`` one that is right for plain sums only, ``alters`` one after which the
-    update is another.  ``cost`` turns the bytes of each leaf into those that the encoded message has.
+    ``remember(params, tables)`` makes what it keeps on each client, and one that ``keeps`` is right only if every
+    message counts once.  ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
+    ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"`` or ``"examples"``
+    (empty: something else, no heat).  ``needs_sum`` marks one that is right for plain sums only, ``alters`` one after
+    which the update is another.  ``cost`` turns the bytes of each leaf into those that the encoded message has.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -140,6 +142,9 @@ class Stage(NamedTuple):
     weighs: bool = False
     needs_sum: bool = False
     alters: bool = False
+    keeps: bool = False
+    weights: str = ""
+    coefficient: str = ""
 
 
 class Cohort(NamedTuple):

@@ -66,11 +66,8 @@ def finetune(
 
 
 def part_work(steps: int | None, epochs: int | None, batch: int, part: str, split: Split) -> Work:
-    """Local work on support or query, or with ``split="none"`` on all examples; with both steps and epochs the first
-    ``steps`` batches of the passes."""
+    """Local work on support or query, or with ``split="none"`` on all examples."""
     if split != "none":
         check(split)
-    chosen = work(steps, None if steps is not None else epochs, batch)
-    if steps is not None and epochs is not None:
-        chosen = chosen._replace(epochs=work(None, epochs, batch).epochs)
+    chosen = work(steps, epochs, batch)
     return chosen if split == "none" else chosen._replace(part=part, split=split)

@@ -1,6 +1,8 @@
 """FedDANE's client (Li et al. 2019), after a survey of the cohort's gradients.
 
 min_y F_i(y) + <mean_j grad F_j(x) - grad F_i(x), y - x> + mu/2 ||y - x||^2
+
+Of a table's row the mean is that of the cohort's holders; heat corrects the update alone.
 """
 
 import optax

@@ -31,9 +31,8 @@ def check_rate(rate: float) -> None:
 
 
 def work(steps: int | None, epochs: int | None, batch: int) -> Work:
-    """Local work, checked; one epoch where nothing is said."""
-    if steps is not None and epochs is not None:
-        raise InputError("give steps= or epochs=, not both")
+    """Local work, checked: ``steps`` batches, ``epochs`` passes, or at most ``steps`` batches of ``epochs`` passes; one
+    epoch where nothing is said."""
     if steps is None and epochs is None:
         epochs = 1
     for name, value in (("steps", steps), ("epochs", epochs), ("batch", batch)):
@@ -113,7 +112,7 @@ def train(
 ) -> tuple[Params, dict[str, Array]]:
     """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after them, and the report.
 
-    Corrections see the leaves of ``start``.
+    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the rate, and is reported too.
     """
     anchor = start or {}
 
@@ -130,7 +129,7 @@ def train(
         return (optax.apply_updates(params, updates), state), loss
 
     (end, _), metrics = loop(phase, step, (trained, optimizer.init(trained)))
-    return end, metrics
+    return end, {**metrics, "factor": jnp.asarray(factor, jnp.float32)}
 
 
 def full_gradient(

@@ -3,7 +3,8 @@
     Mime      y <- y - U(g(y; xi) - g(x; xi) + c, s),   c the cohort's mean of full gradients at x
     MimeLite  y <- y - U(g(y; xi), s)
 
-U is the optimizer's rule and s its state, which only the server moves, with c.
+U is the optimizer's rule and s its state, which only the server moves, with c.  Of a table's row c is the mean over
+the cohort's holders; heat corrects the update alone.
 """
 
 import jax

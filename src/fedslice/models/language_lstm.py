@@ -81,7 +81,7 @@ def language_lstm(
     if buckets and not local_buckets:
         tables["buckets"] = Table(rows=buckets, fields=("bucket",), shape=(embedding,), init=_small)
     local = ("buckets",) if local_buckets else ()
-    return Model(init, loss, tables, local, {"accuracy": metrics.ratio(hits)})
+    return Model(init, loss, tables, local, {"accuracy": metrics.ratio(hits, more=True)})
 
 
 _glorot = jax.nn.initializers.glorot_uniform()

@@ -75,7 +75,9 @@ def transformer(
         return next_token.hits(logits(params, batch), batch["next"], words, axis=1)
 
     table = Table(rows=classes, fields=("tokens",), shape=(width,), init=_small)
-    return Model(init, loss, {"embedding": table}, metrics={"accuracy": metrics.ratio(hits)}, noisy=dropout > 0)
+    return Model(
+        init, loss, {"embedding": table}, metrics={"accuracy": metrics.ratio(hits, more=True)}, noisy=dropout > 0
+    )
 
 
 class _Dropout:

@@ -2,10 +2,15 @@
 
     q-FedAvg  Delta_i = F_i^q L (x - y_i),  h_i = q F_i^(q-1) ||L (x - y_i)||^2 + L F_i^q
               x <- x - sum Delta_i / sum h_i
-    AFL       weights lambda_i <- lambda_i exp(rate (F_i - mean F)): mirror ascent on the worst mixture of clients
+    AFL       weights lambda_i <- lambda_i exp(rate (F_i - b)): mirror ascent on the worst mixture of clients
 
-F_i is the loss of the client's first batch, an unbiased estimate at the offered model.  q = 0 is FedAvg with uniform
-weights.
+F_i is the loss of the client's first batch, an unbiased estimate at the offered model (the papers' is the loss over all
+of the client's examples; a power of the estimate is not unbiased).  q = 0 is FedAvg with uniform weights.
+
+The gradient of sum_i lambda_i F_i by lambda is F; a constant b taken off all of it changes no normalised lambda.  With
+all clients in the round any b gives the exact ascent.  With some of them, only those who came step; as long as b does
+not depend on who that is, the mean over cohorts is K/N rate (F_i - b), the ascent at K/N of the rate.  So b is the mean
+loss of the round *before* (0 in the first one), which keeps lambda from drifting off.
 """
 
 import jax
@@ -20,18 +25,19 @@ from fedslice.types import Key, Message, Params, PyTree, Rows, Stage
 LARGEST = 20.0  # of log lambda, either way
 
 
-def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
-    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate.
+def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | None = None) -> Stage:
+    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate; ``coefficient`` as for the
+    mean, by default ``"uniform"``.
 
     >>> qffl(1.0, 0.1).weighs
     True
     """
     if q < 0 or not rate > 0:
         raise InputError(f"q-FFL needs q >= 0 and a positive client rate, got q={q}, rate={rate}")
-    smooth = 1 / rate
+    smooth, counted = 1 / rate, coefficient or "uniform"
 
     def init(params: Params, rows: Rows) -> PyTree:
-        return coefficients(heat, rows, "uniform")
+        return coefficients(heat, rows, counted)
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         loss = jnp.maximum(message.metrics["start_loss"], 1e-10)
@@ -47,7 +53,8 @@ def qffl(q: float, rate: float, heat: Heat | None = None) -> Stage:
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
         return correct(scale(total, factor), state), state
 
-    return Stage(init, encode, decode, weighs=True, needs_sum=True)
+    said = "" if heat is None else counted
+    return Stage(init, encode, decode, weighs=True, needs_sum=True, weights="uniform", coefficient=said)
 
 
 def agnostic(rate: float) -> Stage:
@@ -60,19 +67,17 @@ def agnostic(rate: float) -> Stage:
         raise InputError(f"agnostic({rate}): the rate of the ascent must not be negative")
 
     def init(params: Params, rows: Rows) -> PyTree:
-        return {"mean_loss": jnp.zeros(()), "started": jnp.zeros(())}
+        return {"mean_loss": jnp.zeros(())}
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         loss = message.metrics["start_loss"]
-        baseline = jnp.where(state["started"] > 0, state["mean_loss"], loss)
-        new = jnp.clip(memory + rate * (loss - baseline), -LARGEST, LARGEST)
+        new = jnp.clip(memory + rate * (loss - state["mean_loss"]), -LARGEST, LARGEST)
         weight = jnp.where(message.weight > 0, jnp.exp(memory), 0)
         return message._replace(weight=weight, extra={**message.extra, "loss": loss}), new
 
     def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
         extra = dict(total.extra)
         loss = extra.pop("loss")
-        kept = {"mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"]), "started": jnp.ones(())}
-        return total._replace(extra=extra), kept
+        return total._replace(extra=extra), {"mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"])}
 
-    return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()))
+    return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()), keeps=True)

@@ -4,6 +4,10 @@
     FedSubAvg  mean_m = c_m * the same,  c_m = sum_all w / sum_{i: m in S(i)} w_i   (Ding et al. 2022; N / n_m if w = 1)
 
 The sums without a condition run over the cohort and over all clients.  Dense leaves are held by all: c = 1.
+
+With w = 1 and a cohort drawn uniformly, E[mean_m] is the mean over the row's holders, exactly.  With w = |D_i| it is a
+*ratio estimator*: the cohort's sum of weights is random too, so that E is right only up to O(1/K).  Draws in proportion
+to |D_i| (``sampling.weighted``), averaged uniformly with c_m by examples, have the holders' weighted mean exactly.
 """
 
 from collections.abc import Callable
@@ -21,8 +25,13 @@ WEIGHTS: dict[str, Callable[[Message], Array]] = {
 }
 
 
-def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | None = None) -> Stage:
+def mean(
+    weights: str | Callable[[Message], Array] = "examples", heat: Heat | None = None, coefficient: str | None = None
+) -> Stage:
     """Mean by ``"examples"``, ``"uniform"``, or any function of a client's message; ``heat`` corrects table rows.
+
+    ``coefficient`` is what clients count for in c_m, by default their ``weights``.  Uniform weights with a coefficient
+    by examples are for clients that are *drawn* in proportion to their examples (``sampling.weighted``).
 
     >>> mean("uniform").weighs
     True
@@ -31,10 +40,14 @@ def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | No
         raise InputError(f"weights={weights!r} is not known: use one of {sorted(WEIGHTS)} or a function of a message")
     if heat is not None and not isinstance(weights, str):
         raise InputError("heat correction needs weights='examples' or 'uniform': it must know every client's weight")
+    if coefficient not in (None, *WEIGHTS):
+        raise InputError(f"coefficient={coefficient!r} is not known: use one of {sorted(WEIGHTS)}")
+    said = weights if isinstance(weights, str) else ""
+    counted = coefficient or said
     weigh = WEIGHTS[weights] if isinstance(weights, str) else weights
 
     def init(params: Params, rows: Rows) -> PyTree:
-        return coefficients(heat, rows, str(weights))
+        return coefficients(heat, rows, counted)
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         weight = jnp.where(message.weight > 0, weigh(message), 0)  # weight zero stays zero: failed or empty clients
@@ -44,7 +57,7 @@ def mean(weights: str | Callable[[Message], Array] = "examples", heat: Heat | No
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
         return correct(scale(total, factor), state), state
 
-    return Stage(init, encode, decode, weighs=True)
+    return Stage(init, encode, decode, weighs=True, weights=said, coefficient="" if heat is None else counted)
 
 
 def coefficients(heat: Heat | None, rows: Rows, weights: str) -> dict[str, Array]:

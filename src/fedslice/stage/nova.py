@@ -2,8 +2,10 @@
 
     x <- x - tau_eff sum_i p_i G_i / ||a_i||_1,    tau_eff = sum_i p_i ||a_i||_1
 
-||a||_1 of tau local steps: tau for SGD; m <- rho m + 1, ||a|| += m for momentum rho; ||a|| <- (1 - eta mu) ||a|| + 1
-for a proximal term.
+||a||_1 of tau local steps: tau for SGD; m <- rho m + 1, ||a|| += m for momentum rho; ||a|| <- (1 - eta_t mu) ||a|| + 1
+for a proximal term, eta_t the round's rate: a schedule on the clients' rate changes it.  Both together:
+
+    m <- rho m + 1 - eta_t mu ||a||,   ||a|| += m
 """
 
 import jax
@@ -14,7 +16,7 @@ from fedslice.types import Array, Key, Message, PyTree, Stage
 
 
 def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
-    """Normalise by the local solver: ``momentum`` rho, ``proximal`` eta * mu.
+    """Normalise by the local solver: ``momentum`` rho, ``proximal`` eta * mu, eta the rate before its schedule.
 
     >>> float(progress(jnp.array(3.0), momentum=0.5, proximal=0.0))
     4.25
@@ -23,7 +25,8 @@ def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
         raise InputError(f"nova(momentum={momentum}, proximal={proximal}): both must be from 0 to below 1")
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        size = jnp.maximum(progress(message.metrics["steps"], momentum, proximal), 1e-30)
+        pull = proximal * message.metrics.get("factor", jnp.ones(()))
+        size = jnp.maximum(progress(message.metrics["steps"], momentum, pull), 1e-30)
         update = jax.tree.map(lambda leaf: leaf / size, message.update)
         return message._replace(update=update, extra={**message.extra, "progress": size}), memory
 
@@ -35,7 +38,7 @@ def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
     return Stage(lambda params, rows: (), encode, decode, alters=True)
 
 
-def progress(steps: Array, momentum: float, proximal: float) -> Array:
+def progress(steps: Array, momentum: float, proximal: Array | float) -> Array:
     """||a||_1 after so many steps."""
 
     def step(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -194,7 +194,7 @@ WORKLOAD = Workload(
         "samples": "79,050",
         "samples per client": "54",
         "heat dispersion": "1,451",
-        "sparsity": "13.15 %",
+        "sparsity": "13.15 %, the mean share of clients that hold a parameter",
     },
     settings=SETTINGS,
     learning_rates=RATES,
