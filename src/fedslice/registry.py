@@ -9,6 +9,7 @@ from typing import Any
 from fedslice import sampling
 from fedslice.catalogue import Method
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import reading
 from fedslice.sampling import Sampler
 from fedslice.settings import Settings, parse
 from fedslice.tasks import (
@@ -135,7 +136,8 @@ def make_task(workload: Workload, place: Path | None, scale: float, changes: Seq
     if place is None or workload.load is None:
         task = workload.synthetic(scale=scale, **chosen)
     else:
-        task = workload.load(place, **chosen)
+        with reading(place):
+            task = workload.load(place, **chosen)
     return replace(task, source=f"{task.source}; {', '.join(changes)}") if changes else task
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError
+from fedslice.guard import reading
 from fedslice.tasks.files import data_home
 from fedslice.tasks.packed import File, sample
 
@@ -49,7 +50,8 @@ def cached(files: Iterable[File], recipe: str, build: Callable[[], Mapping[str, 
     for place in places:
         if (arrays := _load(place)) is not None:
             return arrays
-    built = {name: _plain(name, array) for name, array in build().items()}
+    with reading(_listed(sources)):
+        built = {name: _plain(name, array) for name, array in build().items()}
     troubles = []
     for place in places:
         try:
@@ -62,6 +64,12 @@ def cached(files: Iterable[File], recipe: str, build: Callable[[], Mapping[str, 
         stacklevel=2,
     )
     return {name: _frozen(array) for name, array in built.items()}
+
+
+def _listed(files: Sequence[File]) -> str:
+    """The files in words."""
+    some = " or ".join(map(str, files[:3]))
+    return some + (f" or one of {len(files) - 3:,} more" if len(files) > 3 else "") or "the data"
 
 
 def _plain(name: str, value: NDArray[Any]) -> NDArray[Any]:
