@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedslice.errors import InputError
+from fedslice.packed import sample
 from fedslice.tasks.cache import LARGE, cached
 from fedslice.tasks.files import File, locate
-from fedslice.tasks.packed import sample
 
 ARRAYS = {
     "large": np.arange(LARGE, dtype=np.int32).reshape(-1, 2),

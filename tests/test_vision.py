@@ -305,7 +305,7 @@ def test_pickles_of_python_3_are_read_too() -> None:
     for protocol in (2, 3, 4):
         pixels, labels = unpickle(pickle.dumps({"data": rows, "labels": [1, 2]}, protocol), "batch")
         assert np.array_equal(pixels, rows)
-        assert labels == [1, 2]
+        assert labels.tolist() == [1, 2]
 
 
 class Harm:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fedslice.errors import InputError
 from fedslice.guard import reading
+from fedslice.packed import File, sample
 from fedslice.tasks.files import data_home
-from fedslice.tasks.packed import File, sample
 
 LARGE = 1 << 20  # bytes above which an array stays on disk
 _INDEX = "index.json"

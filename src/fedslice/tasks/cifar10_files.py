@@ -102,11 +102,11 @@ class _Reader(pickle._Unpickler):  # the one in Python: the one in C takes 64 GB
         return self.KNOWN[module, name]
 
 
-def unpickle(content: bytes, name: str) -> tuple[NDArray[np.uint8], list[int]]:
+def unpickle(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     """Rows of pixels [n, 3072] and labels of one batch of the Python version."""
     try:
         batch = _Reader(io.BytesIO(content), encoding="latin-1").load()
-        return batch["data"].values.reshape(-1, 3 * SIDE * SIDE), batch["labels"]
+        return batch["data"].values.reshape(-1, 3 * SIDE * SIDE), np.asarray(batch["labels"])
     except Exception as error:  # a damaged pickle can raise anything
         raise InputError(f"{name} is not a CIFAR-10 batch ({cause(error)}). {NEEDS}") from error
 
@@ -135,7 +135,7 @@ def _join(contents: Mapping[str, bytes]) -> Arrays:
     for part, names in (("train", BATCHES[:-1]), ("test", BATCHES[-1:])):
         pixels, labels = zip(*(unpickle(contents[name], name) for name in names), strict=True)
         arrays[f"x_{part}"] = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-        arrays[f"y_{part}"] = np.concatenate([np.asarray(each) for each in labels])
+        arrays[f"y_{part}"] = np.concatenate(labels)
     return arrays
 
 

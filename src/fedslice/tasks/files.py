@@ -16,8 +16,8 @@ from typing import Any
 from tqdm import tqdm
 
 from fedslice.errors import DownloadError, InputError, MissingDataError
+from fedslice.packed import DAMAGE, File, digest
 from fedslice.tasks.base import Download
-from fedslice.tasks.packed import DAMAGE, File, digest
 
 __all__ = ["File", "data_home", "fetch", "locate", "locate_all"]
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.guard import bounded, cause, check_unpacked, most_unpacked, reading
+from fedslice.guard import bounded, check_unpacked, most_unpacked, reading
 from fedslice.tasks.blobs import example_texts, packed_texts
 from fedslice.tasks.files import File
 
@@ -140,9 +140,9 @@ def _column(data: Any, path: Path) -> list[bytes]:
     """The texts of a dataset; one that keeps its values in other files is refused."""
     if data.external or data.is_virtual:
         raise ValueError(f"{data.name} has its values in other files, which are not read")
-    check_unpacked(data.name, data.size * data.dtype.itemsize, path.stat().st_size)
-    values = data[()].tolist()
-    if not isinstance(values, list) or not all(isinstance(value, bytes) for value in values):
+    check_unpacked(data.name, (data.size or 0) * data.dtype.itemsize, path.stat().st_size)
+    values = data[()].tolist() if data.shape and len(data.shape) == 1 else None
+    if values is None or not all(isinstance(value, bytes) for value in values):
         raise ValueError(f"{data.name} must be a list of texts, not {data.dtype} of shape {data.shape}")
     return values
 
@@ -170,9 +170,9 @@ def _seconds(dates: Sequence[Any]) -> np.ndarray:
     try:
         stamps = np.array(dates, "S19").astype("U19").astype("datetime64[s]")
     except (ValueError, UnicodeEncodeError) as error:
-        raise InputError(f"a date is not like 2018-02-28 19:06:18 ({cause(error)})") from error
+        raise ValueError(f"a date is not like 2018-02-28 19:06:18: {error}") from error
     if np.isnat(stamps).any():
-        raise InputError(f"sentence {int(np.argmax(np.isnat(stamps)))} has no date: give each one, or drop it")
+        raise ValueError(f"sentence {int(np.argmax(np.isnat(stamps)))} has no date: give each one, or drop it")
     return stamps.astype(np.int64)
 
 
