@@ -158,9 +158,8 @@ def _table(file: File, wanted: tuple[str, ...]) -> dict[str, NDArray[np.str_]]:
     rows = list(csv_rows(io.StringIO(file.text()), file))
     header = [name.strip() for name in rows[0][1]] if rows else []
     if missing := [name for name in wanted if name not in header]:
-        raise InputError(
-            f"{file} has no column {', '.join(missing)}, but {shown(', '.join(header)) if header else 'nothing'}. {NEEDS}"
-        )
+        there = ", ".join(header)[:200] or "nothing"
+        raise InputError(f"{file} has no column {', '.join(missing)}, but {there}. {NEEDS}")
     for number, row in rows:
         if len(row) != len(header):
             wrong = f"expected {len(header)} fields, got {shown(','.join(row))}"
