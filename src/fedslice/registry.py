@@ -146,7 +146,8 @@ def present(workload: Workload, place: Path) -> list[str]:
     found: list[str] = []
     for pattern in workload.files:
         try:
-            found += [file.name for file in locate_all(place, pattern, needs="")]
+            names = [file.name for file in locate_all(place, pattern, needs="")]
+            found += names if len(names) <= 10 else [f"{names[0]} and {len(names) - 1:,} more"]
         except MissingDataError:
             continue
     return list(dict.fromkeys(found))
