@@ -168,6 +168,10 @@ def right_reviews() -> dict[str, bytes]:
     return {"reviews_Electronics_5.json": "\n".join(rows).encode()}
 
 
+def right_users() -> dict[str, bytes]:
+    return {f"user_{user}": f"1\t{user}\t5\t0\n0\t{user}\t7\t5\n".encode() * 5 for user in (1, 2)}
+
+
 def right_clicks() -> dict[str, bytes]:
     times = [taobao_din.CLICK_DAYS[0] + 80_000 * n for n in range(9)]
     rows = [f"{user},{user + n % 3},7,{'pv' if n else 'buy'},{time}" for user in (1, 2) for n, time in enumerate(times)]
@@ -259,6 +263,7 @@ READERS: dict[str, Reader] = {
     "posts in Parquet": (right_parquet_posts, stackoverflow.load),
     "stars": (right_stars, amazon_din.load),
     "reviews": (right_reviews, amazon_din.load),
+    "users": (right_users, amazon_din.load),
     "clicks": (right_clicks, taobao_din.load),
     "displays": (right_displays, taobao_din.load),
     "batches": (right_batches, cifar10_files.read),
