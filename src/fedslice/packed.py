@@ -168,6 +168,21 @@ def digest(path: Path, kind: str) -> str:
         return hashlib.file_digest(stream, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
+def checksum(path: Path) -> str:
+    """Size and CRC-32 of all bytes, at 2 GB a second: it is against damage, not against forgers.
+
+    >>> path = Path(getfixture("tmp_path")) / "a"
+    >>> _ = path.write_bytes(b"123456789")
+    >>> checksum(path)
+    '9 cbf43926'
+    """
+    size = state = 0
+    with path.open("rb") as stream:
+        while block := stream.read(_CHUNK):
+            size, state = size + len(block), zlib.crc32(block, state)
+    return f"{size} {state:08x}"
+
+
 def sample(path: Path) -> str:
     """A checksum of the size and 64 evenly spaced blocks, the first and the last included: of all of a small file."""
     size = path.stat().st_size

@@ -70,7 +70,8 @@ found, `fedslice data NAME` fetches the data or says where to get them, `--synth
 `--option NAME=VALUE`, in Python as arguments of the task's `synthetic` and `load`. This page is made by `fedslice tasks
 --markdown`.
 
-Parsed data are kept beside the original files, in a folder `.fedslice`, and made anew when the files change.
+Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed`, or in `FEDSLICE_CACHE`, and made anew when the
+files change.
 """
 
 

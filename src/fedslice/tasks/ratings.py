@@ -80,7 +80,7 @@ class _Format(NamedTuple):
 
 
 def read(path: str | Path) -> Ratings:
-    """Read MovieLens from a folder, from one below it, or from a zip; parsed once, then kept beside the data.
+    """Read MovieLens from a folder, from one below it, or from a zip; parsed once, then kept in the cache.
 
     Where there is more than one, ml-1m comes before ml-100k, and that before the CSV files.  For example
     ``read("data")`` where ``data/ml-1m.zip`` is the official download.
