@@ -1,4 +1,4 @@
-"""One compilation cache for all tests and sessions: many compile the same tiny rounds.  Parsed data: each test its own."""
+"""One compilation cache for all tests and sessions: many compile the same rounds.  Parsed data: each test its own."""
 
 import os
 import tempfile
