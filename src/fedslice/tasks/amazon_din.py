@@ -248,6 +248,8 @@ WORKLOAD = Workload(
         "samples": "123,147",
         "samples per client": "66",
         "heat dispersion": "232",
+        "in the authors' code": "the loss is half the cross-entropy; a client trains on its first 40 examples "
+        "(--option first=40); Dice standardises over the batch, here over a layer's units; histories have lengths only",
     },
     settings=SETTINGS,
     learning_rates=RATES,
