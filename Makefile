@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OLDEST := .venv-oldest
 
-.PHONY: demo test check unit bench clean
+.PHONY: demo test check unit test-oldest bench clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
@@ -20,6 +21,9 @@ check: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n auto
 
+test-oldest: $(OLDEST)/.ready  ## all tests with the lowest versions that pyproject.toml allows; what they deprecate is theirs
+	$(OLDEST)/bin/pytest -n auto -W ignore::DeprecationWarning
+
 bench: $(READY)  ## speed and memory, as ratios to baselines in the same run
 	$(BIN)/python benchmarks/speed.py
 
@@ -30,5 +34,12 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
+$(OLDEST)/.ready: pyproject.toml tests/oldest.py
+	$(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist demo runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) build dist demo runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,15 +1,28 @@
-"""One compilation cache for all tests and sessions: many tests compile the same tiny rounds."""
+"""One compilation cache for all tests and sessions: many compile the same rounds.  Parsed data: each test its own."""
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    scratch = tempfile.TemporaryDirectory()
+    config.add_cleanup(scratch.cleanup)
+    os.environ["FEDSLICE_CACHE"] = str(Path(scratch.name, "0"))
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache() -> None:
+    """What one test parsed must not spare another the parsing."""
+    last = Path(os.environ["FEDSLICE_CACHE"])
+    os.environ["FEDSLICE_CACHE"] = str(last.with_name(str(int(last.name) + 1)))
 
 
 @pytest.fixture(autouse=True)

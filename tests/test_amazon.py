@@ -190,3 +190,81 @@ def test_users_and_cold_products_carry_signal():
         rate = np.bincount(owner, data.five)[chosen] / count[chosen]
         chance = np.mean(0.24 / count[chosen])  # variance if all had the same rate, 0.6
         assert rate.var() > (1 + 5 * np.sqrt(2 / chosen.sum())) * chance  # five standard errors above it
+
+
+def of_authors(folder, counts=(6, 10, 1), test=()):
+    """Files as the authors publish them: user n has counts[n - 1] examples of products 100, 101, ..., each liked but
+    every third; ``test`` are lines of amazon_test."""
+    users = folder / "user_data" / "users"
+    users.mkdir(parents=True)
+    for user, count in enumerate(counts, 1):
+        lines, past = [], []
+        for number in range(count):
+            liked = number % 3 != 2
+            lines.append(f"{int(liked)}\t{user}\t{100 + number}\t{','.join(past) or 0}\n")
+            past += [str(100 + number)] if liked else []
+        (users / f"user_{user}").write_text("".join(lines))
+    if test:
+        (folder / "central_data").mkdir()
+        (folder / "central_data" / "amazon_test").write_text("".join(test))
+    return users
+
+
+def shown_examples(people):
+    """(user, item, label, history) of each example, by name."""
+    names, columns = people.names, people.columns
+    return [
+        (
+            str(people.clients[people.owners[place]]),
+            str(names["item"][columns["item"][place]]),
+            int(columns["label"][place]),
+            [str(names["history"][each]) for each in columns["history"][place] if each >= 0],
+        )
+        for place in range(people.examples)
+    ]
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_the_authors_files_are_read_with_all_users(tmp_path, above):
+    users = of_authors(tmp_path)
+    task = load((users, users.parent, tmp_path)[above])
+    assert task.train.clients.tolist() == ["1", "2", "3"]
+    assert task.train.counts.tolist() == [5, 8, 1]  # the last fifth, rounded down, is for testing
+    assert task.test.counts.tolist() == [1, 2, 0]
+    assert shown_examples(task.train)[:5] == [
+        ("1", "100", 1, []),
+        ("1", "101", 1, ["100"]),
+        ("1", "102", 0, ["100", "101"]),
+        ("1", "103", 1, ["100", "101"]),
+        ("1", "104", 1, ["100", "101", "103"]),
+    ]
+    assert shown_examples(task.test)[-1] == ("2", "109", 1, ["100", "101", "103", "104", "106", "107"])
+    assert task.model.tables["item"].rows == 10
+
+
+def test_the_authors_test_file_and_first_examples(tmp_path):
+    users = of_authors(tmp_path, test=("1\t2\t900\t100,900\n", "0\t7\t100\t0\n"))
+    task = load(users, first=4)
+    assert task.train.clients.tolist() == ["1", "2", "3", "7"]
+    assert task.train.counts.tolist() == [4, 4, 1, 0]
+    assert [example[1] for example in shown_examples(task.train)[:4]] == ["100", "101", "102", "103"]
+    assert shown_examples(task.test) == [("2", "900", 1, ["100", "900"]), ("7", "100", 0, [])]
+    assert load(users).train.counts.tolist() == [6, 10, 1, 0]
+    with pytest.raises(InputError, match="first=-1"):
+        load(users, first=-1)
+
+
+def test_long_histories_keep_the_latest(tmp_path):
+    users = of_authors(tmp_path, counts=(60,))
+    past = [str(100 + number) for number in range(59) if number % 3 != 2][-LONGEST:]
+    assert shown_examples(load(users).test)[-1][3] == past
+
+
+@pytest.mark.parametrize(
+    "line", ["1\t1\t5", "2\t1\t5\t0", "1\t1\tx\t0", "1\t1\t5\t3,,4", "1\t0\t5\t0", "1\t1\t5\t-3", f"1\t1\t{1 << 40}\t0"]
+)
+def test_lines_that_are_not_the_authors_are_refused(tmp_path, line):
+    users = of_authors(tmp_path)
+    (users / "user_2").write_text(f"1\t2\t5\t0\n{line}\n")
+    with pytest.raises(InputError, match=r"user_2 line 2: expected label 0 or 1.*got "):
+        load(users)

@@ -1,10 +1,16 @@
-"""The examples and the README's program run as they stand."""
+"""The examples, the README's program and its shell lines run as they stand; the pages' code is code."""
 
+import ast
 import re
 import runpy
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from fedslice.cli import main
+from fedslice.example import clicks
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,3 +29,70 @@ def test_the_readme_program(
     exec(compile(code.replace("scale=0.25", "scale=0.02").replace("uniform(50)", "uniform(20)"), "README", "exec"), {})
     assert "round 200: 20 clients" in capsys.readouterr().out
     assert (tmp_path / "runs" / "demo" / "checkpoint.safetensors").exists()
+
+
+def shell_lines(page: Path) -> list[str]:
+    """The commands of the page's indented blocks, without comments; lines that end in a backslash are one."""
+    text = page.read_text().replace("\\\n", " ")
+    return [line.partition(" # ")[0] for line in re.findall(r"^    (fedslice .*)$", text, re.MULTILINE)]
+
+
+def smaller(words: list[str]) -> list[str]:
+    """The same command on less data and for four rounds, at which it takes a second."""
+    words = [*words, "--scale", "0.03"] if "--synthetic" in words else words
+    if words[0] in ("run", "compare"):
+        words = [*words, "--rounds", "4"]  # the last one counts
+    return [*words, "--seeds", "1"] if words[0] == "compare" else words
+
+
+def test_the_readme_shell_lines_run_word_for_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a fresh folder, in their order: what a line needs an earlier one has made."""
+    monkeypatch.chdir(tmp_path)
+    lines = shell_lines(ROOT / "README.md")
+    assert {line.split()[1] for line in lines} >= {"example", "run", "compare", "recommend", "heat", "export"}
+    for line in lines:
+        assert main(smaller(shlex.split(line)[1:])) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert "Movie " in capsys.readouterr().out  # recommended
+    assert main(["example"]) == 2
+    assert "there already" in capsys.readouterr().err
+
+
+def test_the_example_log_has_something_to_learn() -> None:
+    """Users' favourite categories are clicked on more often: rates by user and category spread beyond chance."""
+    log = clicks()
+    _, group, size = np.unique(np.char.add(log["user"], log["category"]), return_inverse=True, return_counts=True)
+    rate, mean = np.bincount(group, log["clicked"]) / size, log["clicked"].mean()
+    chosen = size >= 5
+    chance = np.mean(mean * (1 - mean) / size[chosen])  # variance if all had the same rate
+    assert rate[chosen].var() > (1 + 5 * np.sqrt(2 / chosen.sum())) * chance
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_on_pages_is_code(page: Path) -> None:
+    """Fences come in pairs, and what stands in those of Python is Python."""
+    lines = page.read_text().split("\n")
+    fences = [line for line in lines if line.startswith("```")]
+    assert all(line != "```" for line in fences[::2])
+    assert all(line == "```" for line in fences[1::2])
+    assert len(fences) % 2 == 0
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        ast.parse(code)
+    assert not [line for line in lines if line.startswith("    ") and line.endswith("\\\\")]
+
+
+def test_the_page_on_own_models_runs() -> None:
+    page = (ROOT / "docs" / "how-to" / "your-own-model.md").read_text()
+    code, flax, equinox = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    rng = np.random.default_rng(0)
+    user = rng.integers(25, size=200)
+    given = {"user": user, "item": rng.integers(300, size=200), "history": rng.integers(-1, 300, size=(200, 4))}
+    scope: dict[str, object] = {**given, "label": rng.integers(2, size=200).astype(np.float32)}
+    exec(compile(code.replace("train(100)", "train(2)"), "page", "exec"), scope)
+    assert scope["run"].round == 2  # type: ignore[attr-defined]
+    for more in (flax, equinox):
+        exec(compile(more, "page", "exec"), scope)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from fedslice import packed
 from fedslice.errors import DownloadError, InputError, MissingDataError
-from fedslice.tasks import packed
 from fedslice.tasks.base import Download
 from fedslice.tasks.files import File, fetch, locate, locate_all
 

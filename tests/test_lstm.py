@@ -1,5 +1,8 @@
 """The written-out backward pass against autodiff and finite differences; the two models built on it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +14,16 @@ from fedslice.errors import InputError
 from fedslice.models import lstm
 from fedslice.models.classifier_lstm import classifier_lstm
 from fedslice.models.language_lstm import language_lstm
+
+
+@contextmanager
+def precision(double: bool) -> Iterator[None]:
+    """Numbers of 64 bits for a while; jax.enable_x64 is only in newer versions."""
+    jax.config.update("jax_enable_x64", double)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
 
 
 def plain(layer, inputs):
@@ -59,7 +72,7 @@ SHAPES = [(25, 5, 25, 100), (1, 5, 3, 4), (7, 1, 3, 4), (1, 1, 1, 1), (6, 3, 13,
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-13), (np.float32, 1e-5)])
 def test_backward_is_autodiff(shape, dtype, tolerance):
-    with jax.enable_x64(dtype == np.float64):
+    with precision(dtype == np.float64):
         found, wanted = both(*random_case(*shape, dtype=dtype))
         assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype(dtype)}
         assert_close(found, wanted, tolerance)
@@ -67,7 +80,7 @@ def test_backward_is_autodiff(shape, dtype, tolerance):
 
 def test_backward_is_the_slope():
     """Independent of autodiff: central differences in double precision along a random direction."""
-    with jax.enable_x64(True):
+    with precision(True):
         layer, inputs, outer = random_case(5, 2, 3, 4, np.float64)
         direction = random_case(5, 2, 3, 4, np.float64, seed=1)[:2]
         move = lambda t: jax.tree.map(lambda a, d: a + t * d, (layer, inputs), direction)  # noqa: E731

@@ -39,11 +39,6 @@ HELD = {"20": [("sort a zebra", "2018-06-01 00:00:00 UTC"), ("a list", "2009-06-
 COMMON = ["a", "list", "sort"]  # 5, 2 and 2 times; every other word once
 
 
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDSLICE_DATA", str(tmp_path / "home"))
-
-
 def fedjax(path, users):
     """As FedJAX writes: arrays are extensions of msgpack, zlib around all of it."""
 
@@ -282,7 +277,6 @@ def test_the_second_time_nothing_is_parsed(tmp_path, monkeypatch):
     for left, right in zip((*first.train, *first.test), (*second.train, *second.test), strict=True):
         np.testing.assert_array_equal(left, right)
     monkeypatch.undo()
-    monkeypatch.setenv("FEDSLICE_DATA", str(tmp_path / "home"))
     assert len(so.load(tmp_path, vocabulary=2).vocabulary) == 2
 
 

@@ -287,7 +287,7 @@ def test_the_python_version_in_a_folder_an_archive_and_a_zip(tmp_path: Path) -> 
         (folder / name).write_bytes(content)
     assert same(read(folder), data)
     assert same(read(folder.parent), data)
-    assert (folder / ".fedslice").is_dir()
+    assert {path.name for path in folder.iterdir()} == set(batches)  # nothing is written beside them
     for name, content in (("cifar-10-python.tar.gz", packed(batches)), ("cifar-10-python.tar", packed(batches, False))):
         archive = tmp_path / name.replace(".", "-") / name
         archive.parent.mkdir()
@@ -305,7 +305,7 @@ def test_pickles_of_python_3_are_read_too() -> None:
     for protocol in (2, 3, 4):
         pixels, labels = unpickle(pickle.dumps({"data": rows, "labels": [1, 2]}, protocol), "batch")
         assert np.array_equal(pixels, rows)
-        assert labels == [1, 2]
+        assert labels.tolist() == [1, 2]
 
 
 class Harm:
@@ -589,7 +589,7 @@ def test_landmarks_that_are_not_whole(tmp_path: Path) -> None:
         (b"", "has no column user_id, image_id, class, but nothing"),
         (b"user,image_id,class\n1,b000,1\n", "has no column user_id, but user, image_id, class"),
         (b"user_id,image_id,class\n", "names no images"),
-        (whole[:-8], "cut off or damaged"),
+        (whole[:-8], "expected 3 fields.*damaged or cut off"),
         (whole.replace(b"b000,1", b"b000,Eiffel"), "class 'Eiffel'"),
         (whole.replace(b"b000,1", b"b000,-1"), "class '-1'"),
         (b"\xff\xfe\xff", "is not text"),

@@ -481,7 +481,7 @@ submodels and, but where said, with heat, clipping, compression, robust reductio
                          corrections=[fs.client.proximal(0.01)],
                          stages=[fs.stage.compress(fs.stage.quantise(127))], reduce=fs.reduce.trimmed(0.1))
 
-    fedslice run movielens-lr --synthetic --algorithm fedsubavg --set server=yogi --set server_rate=0.01 \\\\
+    fedslice run movielens-lr --synthetic --algorithm fedsubavg --set server=yogi --set server_rate=0.01 \\
         --set mu=0.01 --set compress=quantise:127 --set reduce=trimmed:0.1
 
 `steps` draws every mini-batch independently from the client's examples (xi ~ D_i); `epochs` makes shuffled passes. A

@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from fedslice import commands
+from fedslice import commands, example
 from fedslice.catalogue import ALGORITHMS
 from fedslice.errors import FedsliceError, InputError
 from fedslice.registry import TASKS
@@ -123,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     methods.add_argument("name", nargs="?", metavar="NAME", help="the algorithm to show")
     methods.add_argument("--markdown", action="store_true", help="all of them as one Markdown page")
     methods.set_defaults(act=commands.algorithms)
+
+    example.add_to(sub)
 
     suggest = sub.add_parser("recommend", help="a new user's best items, from a few ratings and a trained movielens-mf")
     suggest.add_argument("--model", type=Path, required=True, metavar="RUN", help="the --out folder of the run")

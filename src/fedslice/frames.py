@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import cause, check_unpacked, reading
+from fedslice.packed import File
 from fedslice.population import Population
 
 
@@ -58,22 +60,28 @@ def from_file(path: str | Path, **how: Any) -> Population:
     file = Path(path)
     if not file.exists():
         raise MissingDataError(f"there is no file {file}: check the path")
-    arrow = _arrow("from_file")
+    _arrow("from_file")
     try:
         if file.suffix in (".parquet", ".pq"):
             from pyarrow import parquet
 
+            about = parquet.read_metadata(file)  # a run of equal values takes no room in the file
+            check_unpacked(file, 8 * about.num_rows * about.num_columns, file.stat().st_size)
             table = parquet.read_table(file)
         else:
             from pyarrow import csv
 
             tab = ".tsv" in file.suffixes or ".tab" in file.suffixes
-            table = csv.read_csv(file, parse_options=csv.ParseOptions(delimiter="\t" if tab else ","))
-    except (arrow.ArrowInvalid, OSError) as error:
+            source = File(file).open() if file.suffix == ".gz" else file
+            table = csv.read_csv(source, parse_options=csv.ParseOptions(delimiter="\t" if tab else ","))
+    except InputError:
+        raise
+    except Exception as error:  # pyarrow has no common base for what a damaged file makes it raise
         raise InputError(
-            f"{file} cannot be read as {'Parquet' if file.suffix == '.parquet' else 'CSV'}: {error}"
+            f"{file} cannot be read as {'Parquet' if file.suffix == '.parquet' else 'CSV'}: {cause(error)}"
         ) from error
-    return from_frame(table, **how)
+    with reading(file):
+        return from_frame(table, **how)
 
 
 def _arrow(what: str) -> Any:

@@ -5,7 +5,6 @@
 That is R of FedRecon (Singhal et al. 2021), on all of the user's ratings: what a device would do.
 """
 
-import csv
 import difflib
 import io
 import json
@@ -22,6 +21,7 @@ import optax
 from fedslice.client.adapt import reconstruction
 from fedslice.errors import InputError
 from fedslice.export import Exported, read_model
+from fedslice.guard import csv_rows, reading, shown
 from fedslice.models.factorisation import HIGHEST, factorisation
 from fedslice.personal import model_of
 from fedslice.population import Population
@@ -125,13 +125,14 @@ def read_ratings(file: Path) -> dict[str, float]:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         text = file.read_text(encoding="latin-1")
-    lines = csv.reader(io.StringIO(text))
-    header = [cell.strip().casefold() for cell in next(lines, [])]
+    lines = csv_rows(io.StringIO(text), file)
+    header = [cell.strip().casefold() for cell in next(lines, (1, []))[1]]
     title = next((header.index(name) for name in ("title", "item", "movie", "name") if name in header), None)
     if title is None or "rating" not in header:
-        raise InputError(f"{file}: the first line must name the columns title and rating, but is {','.join(header)!r}")
+        first = shown(",".join(header))
+        raise InputError(f"{file}: the first line must name the columns title and rating, but is {first}")
     value, found = header.index("rating"), {}
-    for number, row in enumerate(lines, 2):
+    for number, row in lines:
         if not any(cell.strip() for cell in row):
             continue
         try:
@@ -139,7 +140,7 @@ def read_ratings(file: Path) -> dict[str, float]:
         except (IndexError, ValueError):
             name, stars = "", math.nan
         if not name or not math.isfinite(stars):
-            raise InputError(f"{file} line {number}: expected a title and a number, got {','.join(row)!r}")
+            raise InputError(f"{file} line {number}: expected a title and a number, got {shown(','.join(row))}")
         found[name] = stars
     return found
 
@@ -147,6 +148,7 @@ def read_ratings(file: Path) -> dict[str, float]:
 def trained(folder: Path) -> tuple[Exported, dict[str, Any]]:
     """The model of a run folder, and how its clients rebuild their vectors."""
     model, file = read_model(folder), folder / "settings.json"
-    settings = json.loads(file.read_text())["settings"] if file.exists() else {}
     names = {"reconstruct_steps": "steps", "reconstruct_rate": "rate", "batch": "batch"}
-    return model, {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}
+    with reading(file):
+        settings = json.loads(file.read_text())["settings"] if file.exists() else {}
+        return model, {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}

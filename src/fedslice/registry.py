@@ -9,6 +9,7 @@ from typing import Any
 from fedslice import sampling
 from fedslice.catalogue import Method
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import reading
 from fedslice.sampling import Sampler
 from fedslice.settings import Settings, parse
 from fedslice.tasks import (
@@ -69,7 +70,8 @@ found, `fedslice data NAME` fetches the data or says where to get them, `--synth
 `--option NAME=VALUE`, in Python as arguments of the task's `synthetic` and `load`. This page is made by `fedslice tasks
 --markdown`.
 
-Parsed data are kept beside the original files, in a folder `.fedslice`, and made anew when the files change.
+Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed`, or in `FEDSLICE_CACHE`, and made anew when the
+files change.
 """
 
 
@@ -135,7 +137,8 @@ def make_task(workload: Workload, place: Path | None, scale: float, changes: Seq
     if place is None or workload.load is None:
         task = workload.synthetic(scale=scale, **chosen)
     else:
-        task = workload.load(place, **chosen)
+        with reading(place):
+            task = workload.load(place, **chosen)
     return replace(task, source=f"{task.source}; {', '.join(changes)}") if changes else task
 
 
@@ -144,7 +147,8 @@ def present(workload: Workload, place: Path) -> list[str]:
     found: list[str] = []
     for pattern in workload.files:
         try:
-            found += [file.name for file in locate_all(place, pattern, needs="")]
+            names = [file.name for file in locate_all(place, pattern, needs="")]
+            found += names if len(names) <= 10 else [f"{names[0]} and {len(names) - 1:,} more"]
         except MissingDataError:
             continue
     return list(dict.fromkeys(found))

@@ -2,7 +2,20 @@
 
 Clients are the users with more than 40 ratings; an example is a user, a product, and the latest products the user gave
 five stars before (see :mod:`fedslice.tasks.history`); ratings up to 21 November 2013 are for training, later ones for
-testing.  Target: test AUC 0.6.  Data: McAuley et al., "Image-based Recommendations on Styles and Substitutes", 2015.
+testing.  Target: test AUC 0.6.  Data: McAuley et al., "Image-based Recommendations on Styles and Substitutes", 2015,
+or what the paper's authors made of them (:mod:`fedslice.tasks.amazon_users`), which is read with all its users.
+
+The authors' code differs from their text, and from this task, in ways that matter to a comparison:
+
+- Their loss is the mean over both outputs of the softmax, half the cross-entropy: their client rates of 0.05 and 0.1
+  are 0.025 and 0.05 for the cross-entropy, which is the loss here.
+- Ten steps of four examples go through a client's file from its beginning: they use the first 40 examples and no
+  other.  ``first=40`` does that here; by default batches are drawn from all.
+- Dice standardises each unit over the examples of a batch, when it trains and when it tests; here it is over the units
+  of each example (:mod:`fedslice.models.din` says why).
+- Their reader of examples puts product 0 in place of each product of a history: their model sees how long the history
+  is, not what is in it.  Here it sees the latest 20 products.
+- They keep users of 40 ratings and more; the paper, and this task, those of more than 40.
 """
 
 from pathlib import Path
@@ -10,9 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.errors import InputError
+from fedslice.errors import InputError, MissingDataError
 from fedslice.models.din import din
 from fedslice.population import Population
+from fedslice.tasks import amazon_users
+from fedslice.tasks.amazon_users import Examples
 from fedslice.tasks.base import Target, Task, Workload
 from fedslice.tasks.cache import cached
 from fedslice.tasks.files import File, locate
@@ -38,7 +53,8 @@ PUBLISHED = {
 }
 NEEDS = (
     "Download reviews_Electronics_5.json.gz, the paper's data, or ratings_Electronics.csv, which has more users, from "
-    "http://jmcauley.ucsd.edu/data/amazon/ and give the file or its folder, or use --synthetic"
+    "http://jmcauley.ucsd.edu/data/amazon/ and give the file or its folder; or give the folder user_data/users of "
+    "https://github.com/sjtu-yc/federated-submodel-averaging, the authors' own files; or use --synthetic"
 )
 
 # Figures of the data, where not in the paper from the weights that its authors published with their code.
@@ -74,26 +90,43 @@ def synthetic(seed: int = 0, scale: float = 1.0) -> Task:
     >>> synthetic(scale=0.05).name
     'amazon-din'
     """
-    return _task(generate(seed, scale), f"generated data, seed {seed}, scale {scale:g}")
+    return _task(_examples(generate(seed, scale)), f"generated data, seed {seed}, scale {scale:g}")
 
 
-def load(path: str | Path) -> Task:
-    """The task on the real data: the reviews or the ratings file, a folder or a zip with one of them."""
-    found = locate(Path(path), "?reviews_Electronics_5.json", "?ratings_Electronics.csv", needs=NEEDS)
+def load(path: str | Path, *, first: int = 0) -> Task:
+    """The task on the real data: the reviews or the ratings file, a folder or a zip with one of them, or the folder of
+    the authors' files, one a user.
+
+    With ``first`` clients train on so many of their earliest examples only, as the authors' do with 40.
+    """
+    if first < 0:
+        raise InputError(f"first={first}: give a number of examples, or 0 for all")
+    try:
+        found = locate(Path(path), "?reviews_Electronics_5.json", "?ratings_Electronics.csv", needs=NEEDS)
+    except MissingDataError:
+        files = amazon_users.find(Path(path), NEEDS)
+        arrays = cached(files, "amazon users 1", lambda: amazon_users.read(files, LONGEST)._asdict())
+        return _task(Examples(**arrays), f"the authors' files in {files[0].path.parent}", first)
     name, file = next(iter(found.items()))
     arrays = cached([file], "amazon-din 1", lambda: _read(file, name)._asdict())
-    return _task(Ratings(**arrays), str(file))
+    return _task(_examples(Ratings(**arrays)), str(file), first)
 
 
-def _task(data: Ratings, source: str) -> Task:
+def _examples(data: Ratings) -> Examples:
     history = earlier(data.user, data.time, data.item, data.five, LONGEST)
+    return Examples(data.user, data.item, history, data.five, data.time > LAST, data.user_names, data.item_names)
+
+
+def _task(data: Examples, source: str, first: int = 0) -> Task:
     names = {"user": data.user_names, "item": data.item_names, "history": data.item_names}
-    label = data.five.astype(np.float32)
-    people = Population.from_arrays(data.user, names, user=data.user, item=data.item, history=history, label=label)
+    columns = {"user": data.user, "item": data.item, "history": data.history, "label": data.five.astype(np.float32)}
+    people = Population.from_arrays(data.user, names, **columns)
     people = Population(people.columns, people.offsets, data.user_names, names)
-    late = data.time > LAST
     model = din(len(data.user_names), len(data.item_names))
-    train, test = people.select(~late), people.select(late)
+    train, test = people.select(~data.late), people.select(data.late)
+    if first:
+        place = np.arange(train.examples) - train.offsets[train.owners]
+        train = train.select(place < first)
     return Task("amazon-din", model, train, test, SETTINGS, RATES, TARGET, PUBLISHED, source)
 
 
@@ -209,12 +242,14 @@ WORKLOAD = Workload(
     synthetic,
     load,
     NEEDS,
-    ("reviews_Electronics_5.json", "ratings_Electronics.csv"),
+    ("reviews_Electronics_5.json", "ratings_Electronics.csv", amazon_users.PATTERN),
     statistics={
         "clients": "1,870",
         "samples": "123,147",
         "samples per client": "66",
         "heat dispersion": "232",
+        "in the authors' code": "the loss is half the cross-entropy; a client trains on its first 40 examples "
+        "(--option first=40); Dice standardises over the batch, here over a layer's units; histories have lengths only",
     },
     settings=SETTINGS,
     learning_rates=RATES,

@@ -110,6 +110,8 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     """Seven bits a byte, the lowest first, until a byte below 128."""
     value = shift = 0
     while data[at] >= 0x80:
+        if shift > 63:  # no number has more bits, and endless ones would take for ever
+            raise LookupError("a number of more than 64 bits")
         value |= (data[at] & 0x7F) << shift
         shift += 7
         at += 1

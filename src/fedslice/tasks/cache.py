@@ -1,14 +1,15 @@
-"""Parse a data set once: the arrays are kept beside it and memory-mapped the next time.
+"""Parse a data set once: the arrays are kept in the user's cache and memory-mapped the next time.
 
-A cache is a folder ``.fedslice/<hash>/`` of ``.npy`` files and an index.  The hash is of the content of the data files
-and of the recipe, so that neither new data nor new code ever meets an old cache.
+A cache is a folder ``<hash>`` of ``.npy`` files and an index, in FEDSLICE_CACHE or ``parsed`` in the user's cache
+(:func:`fedslice.tasks.files.user_cache`): the data themselves may be read-only or shared.  The hash is of the content
+of the data files and of the recipe, so that neither new data nor new code ever meets an old cache.  What is kept can be
+deleted at any time.
 """
 
 import hashlib
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError
-from fedslice.tasks.files import data_home
-from fedslice.tasks.packed import File, sample
+from fedslice.guard import reading
+from fedslice.packed import File, checksum
+from fedslice.tasks.files import user_cache
 
 LARGE = 1 << 20  # bytes above which an array stays on disk
 _INDEX = "index.json"
@@ -29,9 +31,10 @@ Arrays = dict[str, NDArray[Any]]
 def cached(files: Iterable[File], recipe: str, build: Callable[[], Mapping[str, NDArray[Any]]]) -> Arrays:
     """The arrays that ``build()`` makes of the files, kept on disk for the next time; they cannot be written to.
 
-    ``recipe`` names all that the arrays depend on besides the files: task, version of the code, options.  They are kept
-    beside the first file or, where that folder cannot be written to, in ``FEDSLICE_DATA`` or the user's cache.
+    ``recipe`` names all that the arrays depend on besides the files: task, version of the code, options.  Where nothing
+    can be kept, the next start parses again.
 
+    >>> getfixture("monkeypatch").setenv("FEDSLICE_CACHE", str(getfixture("tmp_path") / "cache"))
     >>> path = Path(getfixture("tmp_path")) / "numbers.txt"
     >>> _ = path.write_text("1 2 3")
     >>> def build():
@@ -45,23 +48,21 @@ def cached(files: Iterable[File], recipe: str, build: Callable[[], Mapping[str, 
     sources = list(files)
     key = json.dumps([recipe, *(file.fingerprint() for file in sources)])
     name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    places = [parent / ".fedslice" / name for parent in (*(file.path.parent for file in sources[:1]), data_home())]
-    for place in places:
-        if (arrays := _load(place)) is not None:
-            return arrays
-    built = {name: _plain(name, array) for name, array in build().items()}
-    troubles = []
-    for place in places:
-        try:
-            return _store(place, built, recipe)
-        except OSError as error:
-            troubles.append(str(error))
-    warnings.warn(
-        f"the parsed data could not be kept ({'; '.join(troubles)}): the next start will parse again. "
-        "Set FEDSLICE_DATA to a folder with space that can be written to",
-        stacklevel=2,
-    )
-    return {name: _frozen(array) for name, array in built.items()}
+    place = Path(os.environ.get("FEDSLICE_CACHE") or user_cache() / "parsed") / name
+    if (arrays := _load(place)) is not None:
+        return arrays
+    with reading(_listed(sources)):
+        built = {name: _plain(name, array) for name, array in build().items()}
+    try:
+        return _store(place, built, recipe)
+    except OSError:  # a full disk, or no right to write: no reason to stop
+        return {name: _frozen(array) for name, array in built.items()}
+
+
+def _listed(files: Sequence[File]) -> str:
+    """The files in words."""
+    some = " or ".join(map(str, files[:3]))
+    return some + (f" or one of {len(files) - 3:,} more" if len(files) > 3 else "") or "the data"
 
 
 def _plain(name: str, value: NDArray[Any]) -> NDArray[Any]:
@@ -78,16 +79,13 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _load(folder: Path) -> Arrays | None:
-    """The arrays, or None if they are not there or something is wrong with one of them.
-
-    Arrays above 4 MB are checked by their size and samples: reading all of them would be no faster than to copy them.
-    """
+    """The arrays, or None if they are not there or something is wrong with one of them: every byte is checked."""
     try:
         index = json.loads((folder / _INDEX).read_bytes())
         arrays = {}
         for name, (file, seal) in index["arrays"].items():
             path = folder / file
-            if sample(path) != seal:
+            if checksum(path) != seal:
                 return None
             large = path.stat().st_size > LARGE
             arrays[name] = _frozen(np.asarray(np.load(path, mmap_mode="r" if large else None, allow_pickle=False)))
@@ -98,10 +96,7 @@ def _load(folder: Path) -> Arrays | None:
 
 def _store(folder: Path, arrays: Arrays, recipe: str) -> Arrays:
     """Write to a temporary folder and rename it, so that a cache is whole or not there."""
-    data = folder.parent.parent
-    if data.exists() and not data.stat().st_mode & 0o222:  # such a folder is not to be changed, not even by root
-        raise PermissionError(f"{data} is read-only")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as scratch:
         new = Path(scratch, "new")
         new.mkdir()
@@ -111,7 +106,7 @@ def _store(folder: Path, arrays: Arrays, recipe: str) -> Arrays:
             with (new / file).open("wb") as sink:
                 np.save(sink, array, allow_pickle=False)
                 os.fsync(sink.fileno())
-            entries[name] = file, sample(new / file)
+            entries[name] = file, checksum(new / file)
         with (new / _INDEX).open("w") as text:
             json.dump({"recipe": recipe, "arrays": entries}, text, indent=1)
             text.flush()

@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import cause, check_unpacked, reading
 from fedslice.tasks.cache import Arrays, cached
 from fedslice.tasks.files import File, locate
 from fedslice.tasks.images import below, picture, pictures, signature
@@ -82,7 +84,7 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(pickle._Unpickler):  # the one in Python: the one in C takes 64 GB if a file asks for memo 2^32
     """Reads pickles that hold nothing but plain values and arrays of bytes."""
 
     KNOWN: Mapping[tuple[str, str], Any] = {
@@ -100,13 +102,13 @@ class _Reader(pickle.Unpickler):
         return self.KNOWN[module, name]
 
 
-def unpickle(content: bytes, name: str) -> tuple[NDArray[np.uint8], list[int]]:
+def unpickle(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     """Rows of pixels [n, 3072] and labels of one batch of the Python version."""
     try:
         batch = _Reader(io.BytesIO(content), encoding="latin-1").load()
-        return batch["data"].values.reshape(-1, 3 * SIDE * SIDE), batch["labels"]
+        return batch["data"].values.reshape(-1, 3 * SIDE * SIDE), np.asarray(batch["labels"])
     except Exception as error:  # a damaged pickle can raise anything
-        raise InputError(f"{name} is not a CIFAR-10 batch ({error}). {NEEDS}") from error
+        raise InputError(f"{name} is not a CIFAR-10 batch ({cause(error)}). {NEEDS}") from error
 
 
 def _read_batches(found: Found) -> Arrays:
@@ -116,14 +118,12 @@ def _read_batches(found: Found) -> Arrays:
 def _read_archive(found: Found) -> Arrays:
     file = found[ARCHIVE]
     contents = {}
-    try:
-        with file.open() as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                content = archive.extractfile(member) if Path(member.name).name in BATCHES else None
-                if content is not None:
-                    contents[Path(member.name).name] = content.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise file.damaged(error) from error
+    with reading(file), file.open() as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if Path(member.name).name in BATCHES else None
+            if content is not None:
+                check_unpacked(member.name, member.size, file.path.stat().st_size)  # holes take no room in the archive
+                contents[Path(member.name).name] = content.read()
     if missing := [name for name in BATCHES if name not in contents]:
         raise InputError(f"{file} has no {', '.join(missing)}: it is not CIFAR-10, or cut off. {NEEDS}")
     return _join(contents)
@@ -135,18 +135,24 @@ def _join(contents: Mapping[str, bytes]) -> Arrays:
     for part, names in (("train", BATCHES[:-1]), ("test", BATCHES[-1:])):
         pixels, labels = zip(*(unpickle(contents[name], name) for name in names), strict=True)
         arrays[f"x_{part}"] = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-        arrays[f"y_{part}"] = np.concatenate([np.asarray(each) for each in labels])
+        arrays[f"y_{part}"] = np.concatenate(labels)
     return arrays
 
 
 def _read_npz(found: Found) -> Arrays:
     (file,) = found.values()
     wanted = ("x_train", "y_train", "x_test", "y_test")
+    content = io.BytesIO(file.read())
     try:
-        with np.load(io.BytesIO(file.read()), allow_pickle=False) as archive:
+        with zipfile.ZipFile(content) as members:
+            size = sum(member.file_size for member in members.infolist())
+        check_unpacked(file, size, len(content.getbuffer()))
+        with np.load(content, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in wanted}
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InputError(f"{file} does not hold {', '.join(wanted)} ({error}). {NEEDS}") from error
+    except InputError:
+        raise
+    except Exception as error:  # NumPy and zipfile have no common base for what a damaged file makes them raise
+        raise InputError(f"{file} does not hold {', '.join(wanted)} ({cause(error)}). {NEEDS}") from error
     for part in ("train", "test"):
         images = arrays[f"x_{part}"]
         arrays[f"x_{part}"] = images.transpose(0, 2, 3, 1) if images.shape[1:] == (3, SIDE, SIDE) else images
@@ -162,10 +168,8 @@ def _read_sheets(found: Found) -> Arrays:
         if wrong := [name for name, sheet in zip(names, sheets, strict=True) if sheet.shape[1] != SIDE * SIDE]:
             raise InputError(f"{wrong[0]} is not {SIDE * SIDE} pixels wide, an image a row. {NEEDS}")
         arrays[f"x_{part}"] = np.concatenate(sheets).reshape(-1, SIDE, SIDE, 3)
-        try:
+        with reading(found[labels]):
             arrays[f"y_{part}"] = np.array(json.loads(found[labels].text()))
-        except ValueError as error:
-            raise InputError(f"{found[labels]} is not a JSON list of labels ({error})") from error
     return arrays
 
 

@@ -16,22 +16,33 @@ from typing import Any
 from tqdm import tqdm
 
 from fedslice.errors import DownloadError, InputError, MissingDataError
+from fedslice.packed import DAMAGE, File, digest
 from fedslice.tasks.base import Download
-from fedslice.tasks.packed import DAMAGE, File, digest
 
-__all__ = ["File", "data_home", "fetch", "locate", "locate_all"]
+__all__ = ["File", "data_home", "fetch", "locate", "locate_all", "user_cache"]
 
 _CHUNK = 1 << 20  # bytes received at a time
 
 
 def data_home() -> Path:
-    """Where data are looked for and downloaded to: the folder FEDSLICE_DATA, or one in the user's cache.
+    """Where data are looked for and downloaded to: the folder FEDSLICE_DATA, or that of :func:`user_cache`.
 
     >>> getfixture("monkeypatch").setenv("FEDSLICE_DATA", "data")
     >>> data_home().name
     'data'
     """
-    return Path(os.environ.get("FEDSLICE_DATA") or Path.home() / ".cache" / "fedslice")
+    return Path(os.environ.get("FEDSLICE_DATA") or user_cache())
+
+
+def user_cache() -> Path:
+    """Our folder in the user's cache: ``fedslice`` in XDG_CACHE_HOME or, by default, in ``~/.cache``.
+
+    >>> getfixture("monkeypatch").setenv("XDG_CACHE_HOME", "/var/tmp/mine")
+    >>> user_cache().as_posix()
+    '/var/tmp/mine/fedslice'
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "fedslice"
 
 
 def locate(path: Path, *patterns: str, needs: str) -> dict[str, File]:

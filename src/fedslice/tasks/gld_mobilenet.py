@@ -7,7 +7,6 @@ middle square and scaled to 128 x 128; there is no augmentation.  The batch size
 ours.
 """
 
-import csv
 import io
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import bounded, csv_rows, shown
 from fedslice.model import Model
 from fedslice.models.mobilenet import mobilenet2
 from fedslice.population import Population
@@ -155,16 +155,18 @@ def _splits(path: Path) -> tuple[File, File]:
 
 def _table(file: File, wanted: tuple[str, ...]) -> dict[str, NDArray[np.str_]]:
     """The wanted columns of a CSV file, whatever their order."""
-    rows = [row for row in csv.reader(io.StringIO(file.text())) if row]
-    header = [name.strip() for name in rows[0]] if rows else []
+    rows = list(csv_rows(io.StringIO(file.text()), file))
+    header = [name.strip() for name in rows[0][1]] if rows else []
     if missing := [name for name in wanted if name not in header]:
-        raise InputError(f"{file} has no column {', '.join(missing)}, but {', '.join(header) or 'nothing'}. {NEEDS}")
-    if wrong := [row for row in rows if len(row) != len(header)]:
-        raise InputError(f"{file} is cut off or damaged: {wrong[0]} has not {len(header)} fields. Download it again")
+        there = ", ".join(header)[:200] or "nothing"
+        raise InputError(f"{file} has no column {', '.join(missing)}, but {there}. {NEEDS}")
+    for number, row in rows:
+        if len(row) != len(header):
+            wrong = f"expected {len(header)} fields, got {shown(','.join(row))}"
+            raise InputError(f"{file} line {number}: {wrong}. If it is damaged or cut off, download it again")
     if len(rows) == 1:
         raise InputError(f"{file} names no images. {NEEDS}")
-    table = np.array(rows[1:])
-    return {name: table[:, header.index(name)] for name in wanted}
+    return {name: bounded((row[header.index(name)] for _, row in rows[1:]), file) for name in wanted}
 
 
 def _shortest(names: NDArray[np.str_]) -> NDArray[Any]:
@@ -175,7 +177,7 @@ def _shortest(names: NDArray[np.str_]) -> NDArray[Any]:
 def _numbers(file: File, names: NDArray[np.str_]) -> NDArray[np.int32]:
     if not np.char.isdecimal(names).all():
         wrong = str(names[~np.char.isdecimal(names)][0])
-        raise InputError(f"{file} has class {wrong!r}: classes must be whole numbers from 0")
+        raise InputError(f"{file} has class {shown(wrong)}: classes must be whole numbers from 0")
     return names.astype(np.int32)
 
 

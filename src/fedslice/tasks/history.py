@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.guard import bounded, reading
 from fedslice.tasks.files import File
 
 ROWS = 1 << 18  # histories built at once: bounds the memory beside the result
 BLOCK = 16 << 20  # bytes of a table read at once
+LINE = 64 << 20  # bytes of a line at most
 
 
 def earlier(owner: np.ndarray, time: np.ndarray, item: np.ndarray, positive: np.ndarray, longest: int) -> np.ndarray:
@@ -86,7 +88,7 @@ def encode(tables: Sequence[Any], column: int) -> tuple[np.ndarray, np.ndarray]:
     """A column of text as codes, and the text of each code, in the order of first appearance."""
     chunks = [chunk for table in tables for chunk in table.column(column).chunks]
     coded = arrow("pyarrow").chunked_array(chunks).dictionary_encode().combine_chunks()
-    return coded.indices.to_numpy(), coded.dictionary.to_numpy(zero_copy_only=False).astype(np.str_)
+    return coded.indices.to_numpy(), bounded(coded.dictionary.to_pylist(), "the data")
 
 
 def _blocks(file: File) -> Iterator[bytes]:
@@ -98,6 +100,8 @@ def _blocks(file: File) -> Iterator[bytes]:
             if lines.strip():
                 yield lines + end
                 empty = False
+            if len(rest) > LINE:
+                raise InputError(f"{file} has a line of more than {LINE:,} bytes: give the file as published")
         if rest.strip():
             yield rest
         elif empty:
@@ -107,10 +111,8 @@ def _blocks(file: File) -> Iterator[bytes]:
 def _checked(file: File, columns: Mapping[str, str], read: Callable[[Any], Any], block: bytes) -> Any:
     """What Arrow reads from the block; what it finds wrong as our error."""
     pa = arrow("pyarrow")
-    try:
+    with reading(file):
         table = read(pa.BufferReader(block))
-    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise InputError(f"{file} is not as expected: {error}. If it is cut off, download it again") from error
     for name in columns:
         if missing := table[name].null_count:
             raise InputError(f"{file} has {missing} rows without {name}: give the file as published")

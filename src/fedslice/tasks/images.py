@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError
+from fedslice.guard import cause
 from fedslice.population import Population
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -39,11 +40,12 @@ def picture(content: bytes, name: str, side: int | None = None) -> NDArray[np.ui
             if side is not None:
                 image.draft("RGB", (2 * side, 2 * side))  # a JPEG is decoded no larger than needed
             colour = image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{name} is not an image that can be read ({error}). If cut off, download it again") from error
-    if side is not None:
-        colour = ImageOps.fit(colour, (side, side), Image.Resampling.BILINEAR)
-    return np.asarray(colour, np.uint8)
+        if side is not None:
+            colour = ImageOps.fit(colour, (side, side), Image.Resampling.BILINEAR)
+        return np.asarray(colour, np.uint8)
+    except Exception as error:  # Pillow has no common base for what a damaged file makes it raise
+        why = cause(str(error).partition(" <_io")[0])
+        raise InputError(f"{name} is not an image that can be read ({why}). If cut off, download it again") from error
 
 
 def pictures(paths: Sequence[Path], side: int) -> NDArray[np.uint8]:

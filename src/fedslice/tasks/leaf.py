@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import cause, reading, shown
 from fedslice.tasks.files import File, locate_all
 
 
@@ -63,19 +64,18 @@ def read(parts: Mapping[str, Sequence[File]]) -> Examples:
 
 
 def _users(file: File) -> list[tuple[str, list[Any], list[Any]]]:
-    text = file.text()
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise file.damaged(error) from error
+    with reading(file):
+        content = json.loads(file.text())
     try:
         data = content["user_data"]
         found = [(user, data[user]["x"], data[user]["y"]) for user in content["users"]]
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"{file} is not a file of LEAF ({error!r}): it needs users, and for each user_data with x and y"
+            f"{file} is not a file of LEAF ({cause(error)}): it needs users, and for each user_data with x and y"
         ) from error
+    if len({user for user, _, _ in found}) < len(found):
+        raise InputError(f"{file} names a user twice: each must be once in users")
     for user, x, y in found:
         if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-            raise InputError(f"{file}: x and y of user {user!r} must be lists of the same length")
+            raise InputError(f"{file}: x and y of user {shown(user)} must be lists of the same length")
     return found

@@ -3,7 +3,6 @@
 Data: Harper and Konstan, "The MovieLens Datasets" (2015).
 """
 
-import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError
+from fedslice.guard import bounded, csv_rows, shown
 from fedslice.tasks.base import Download
 from fedslice.tasks.cache import cached
 from fedslice.tasks.files import File, locate
@@ -80,7 +80,7 @@ class _Format(NamedTuple):
 
 
 def read(path: str | Path) -> Ratings:
-    """Read MovieLens from a folder, from one below it, or from a zip; parsed once, then kept beside the data.
+    """Read MovieLens from a folder, from one below it, or from a zip; parsed once, then kept in the cache.
 
     Where there is more than one, ml-1m comes before ml-100k, and that before the CSV files.  For example
     ``read("data")`` where ``data/ml-1m.zip`` is the official download.
@@ -111,7 +111,7 @@ def _parse(form: _Format, files: Mapping[str, File]) -> Ratings:
         advice = f"Download {form.address} again"
         raise InputError(f"{form.ratings} is cut off: {silent} users of {form.users} have no rating. {advice}")
     gender, age = np.array([people[name] for name in raters.tolist()], np.int8).T.copy()
-    titles = np.array([films[name][0] for name in rated.tolist()])
+    titles = bounded((films[name][0] for name in rated.tolist()), files[form.movies].name)
     genres = _genres([films[name][1] for name in rated.tolist()])
     columns = user.astype(np.int32), movie.astype(np.int32), stars[order], time[order]
     return Ratings(*columns, gender, age, raters, titles, rated, *genres)
@@ -148,6 +148,8 @@ def _blocks(file: File) -> Iterator[bytes]:
         text = stream.read(3).removeprefix(b"\xef\xbb\xbf")
         while more := stream.read(_BLOCK):
             text += more
+            if len(text) > 4 * _BLOCK:
+                raise InputError(f"{file.name} has a line of more than {_BLOCK:,} bytes: download it again")
             cut = text.rstrip().rfind(b"\n") + 1  # the last line stays: more of it, or nothing but blanks, may follow
             if cut:
                 yield text[:cut].replace(b"\r\n", b"\n")
@@ -156,9 +158,8 @@ def _blocks(file: File) -> Iterator[bytes]:
 
 
 def _bad_line(form: _Format, file: File, number: int, wanted: str, line: bytes) -> InputError:
-    got = line.decode("latin-1")
     return InputError(
-        f"{file.name} line {number}: expected {wanted}, got {got!r}. If cut off, download {form.address} again"
+        f"{file.name} line {number}: expected {wanted}, got {shown(line)}. If cut off, download {form.address} again"
     )
 
 
@@ -167,7 +168,7 @@ def _rows(file: File, separator: str, width: int) -> Iterator[list[str]]:
     for number, line in enumerate(file.text("latin-1").rstrip().split("\n"), 1):
         row = line.split(separator)
         if len(row) != width:
-            want = f"expected {width} fields separated by {separator!r}, got {line!r}"
+            want = f"expected {width} fields separated by {separator!r}, got {shown(line)}"
             raise InputError(f"{file.name} line {number}: {want}. If cut off, download it again from {SITE}")
         yield row
 
@@ -196,22 +197,23 @@ def _users_user(file: File) -> dict[str, tuple[int, int]]:
     people = {}
     for name, age, gender, *_ in _rows(file, "|", 5):
         if not age.isdecimal():
-            raise InputError(f"{file.name} has age {age!r}: expected a number of years")
+            raise InputError(f"{file.name} has age {shown(age)}: expected a number of years")
         group = sum(int(age) >= int(first) for first in AGES[1:])
         people[name] = _place("gender", gender, GENDERS, file), group
     return people
 
 
 def _movies_csv(file: File) -> dict[str, tuple[str, list[str]]]:
-    lines = csv.reader(io.StringIO(file.text()))
-    header = next(lines, [])
+    lines = csv_rows(io.StringIO(file.text()), file.name)
+    _, header = next(lines, (1, []))
     if absent := [name for name in ("movieId", "title", "genres") if name not in header]:
-        raise InputError(f"{file.name} has no column {' and '.join(absent)}: its first line is {','.join(header)!r}")
+        first = shown(",".join(header))
+        raise InputError(f"{file.name} has no column {' and '.join(absent)}: its first line is {first}")
     films = {}
-    for row in filter(None, lines):
+    for number, row in lines:
         if len(row) != len(header):
-            want = f"expected {len(header)} fields, got {','.join(row)!r}"
-            raise InputError(f"{file.name} line {lines.line_num}: {want}. If cut off, download it again from {SITE}")
+            want = f"expected {len(header)} fields, got {shown(','.join(row))}"
+            raise InputError(f"{file.name} line {number}: {want}. If cut off, download it again from {SITE}")
         cells = dict(zip(header, row, strict=True))
         genres = cells["genres"].split("|")
         films[cells["movieId"]] = cells["title"], [genre for genre in genres if genre != "(no genres listed)"]
@@ -220,7 +222,7 @@ def _movies_csv(file: File) -> dict[str, tuple[str, list[str]]]:
 
 def _place(what: str, value: str, known: tuple[str, ...], file: File) -> int:
     if value not in known:
-        raise InputError(f"{file.name} has {what} {value!r}: expected one of {known}")
+        raise InputError(f"{file.name} has {what} {shown(value)}: expected one of {known}")
     return known.index(value)
 
 

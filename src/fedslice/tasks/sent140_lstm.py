@@ -12,7 +12,6 @@ Data: Go, Bhayani and Huang, "Twitter Sentiment Classification using Distant Sup
 LEAF (:mod:`fedslice.tasks.leaf`).
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -22,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import bounded, csv_rows, shown
 from fedslice.models.classifier_lstm import classifier_lstm
 from fedslice.population import Population
 from fedslice.tasks import leaf, text
@@ -124,7 +124,7 @@ def _read(parts: dict[str, list[File]]) -> Tweets:
     rows = text.pad(words.codes, words.lengths, LONGEST)
     test = _fifth(len(kept)) if test is None else test[kept]
     tokens, used = _known(rows, test, len(words.vocabulary))
-    names = np.array([users[client] for client in clients.tolist()])
+    names = bounded([users[client] for client in clients.tolist()], "the list of users")
     return Tweets(owner.astype(np.int32), names, tokens, happy[kept].astype(np.float32), test, words.vocabulary[used])
 
 
@@ -140,15 +140,12 @@ def _read_csv(file: File) -> tuple[np.ndarray, list[str], Sequence[str], np.ndar
 
 def _rows(file: File) -> Iterator[tuple[str, str, str]]:
     """Polarity, user and text of each tweet that is happy (4) or sad (0); the small test file has neutral ones (2)."""
-    rows = csv.reader((line + "\n" for line in file.lines("latin-1")), strict=True)
-    try:
-        for row in filter(None, rows):
-            if len(row) != 6 or row[0] not in ("0", "2", "4"):
-                raise csv.Error("expected polarity 0, 2 or 4, id, date, query, user, text")
-            if row[0] != "2":
-                yield row[0], row[4], row[5]
-    except csv.Error as error:
-        raise InputError(f"{file} line {rows.line_num}: {error}. If it is cut off, download it again") from error
+    for number, row in csv_rows((line + "\n" for line in file.lines("latin-1")), file, strict=True):
+        if len(row) != 6 or row[0] not in ("0", "2", "4"):
+            wanted = f"expected polarity 0, 2 or 4, id, date, query, user, text, got {shown(','.join(row))}"
+            raise InputError(f"{file} line {number}: {wanted}. If it is cut off, download it again")
+        if row[0] != "2":
+            yield row[0], row[4], row[5]
 
 
 def _read_leaf(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.guard import bounded, cause, shown
 from fedslice.tasks import leaf
 from fedslice.tasks.cache import cached
 from fedslice.tasks.files import File, locate
@@ -92,11 +93,11 @@ def _rows(file: File) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     lines = content.split("\n")
     if len(rows) != len(lines) - lines.count(""):
         number, bad = next((n, line) for n, line in enumerate(lines, 1) if line and not _ROW.fullmatch(line))
-        raise InputError(f"{file} line {number}: expected play@offset, tab, speaker, tab, text, got {bad[:80]!r}")
+        raise InputError(f"{file} line {number}: expected play@offset, tab, speaker, tab, text, got {shown(bad)}")
     if not rows:
         raise InputError(f"{file} is empty. {NEEDS}")
     play, name, line = zip(*rows, strict=True)
-    return np.array(play), np.array(name), np.array(line)
+    return bounded(play, file), bounded(name, file), bounded(line, file)
 
 
 def _texts(role: np.ndarray, speech: np.ndarray, line: np.ndarray) -> list[str]:
@@ -119,11 +120,13 @@ def _read_leaf(parts: dict[str, list[File]]) -> Plays:
         try:
             some = _stitch(found.x[start:stop], found.y[start:stop])
         except (TypeError, ValueError) as error:
-            what = f"{found.users[found.owner[start]]!r}: x must be texts of one length, and y one character ({error})"
+            who = shown(found.users[found.owner[start]])
+            what = f"{who}: x must be texts of one length, and y one character ({cause(error)})"
             raise InputError(f"{what}. {NEEDS}") from error
         texts.extend(some)
         first.extend([start] * len(some))
-    return Plays(np.array(found.users), found.owner[first], texts, None if found.test is None else test[first])
+    roles = bounded(found.users, "the list of users")
+    return Plays(roles, found.owner[first], texts, None if found.test is None else test[first])
 
 
 def _stitch(x: list[str], y: list[str]) -> list[str]:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.guard import bounded, check_unpacked, most_unpacked, reading
 from fedslice.tasks.blobs import example_texts, packed_texts
 from fedslice.tasks.files import File
 
@@ -50,12 +51,13 @@ def read(file: File, split: str, choose: Choose) -> Posts:
     For example ``read(File(Path("stackoverflow_train.sqlite")), "train", lambda users: users[:100])``.
     """
     kind = Path(file.name.removesuffix(".gz")).suffix
-    if kind == ".sqlite":
-        return _sqlite(file, split, choose)
-    if kind == ".h5":
-        return _hdf5(file, choose)
-    if kind in (".csv", ".parquet"):
-        return _table(file, choose, csv=kind == ".csv")
+    with reading(file):
+        if kind == ".sqlite":
+            return _sqlite(file, split, choose)
+        if kind == ".h5":
+            return _hdf5(file, choose)
+        if kind in (".csv", ".parquet"):
+            return _table(file, choose, csv=kind == ".csv")
     raise InputError(f"{file} must end in .sqlite, .h5, .csv or .parquet, which says how to read it")
 
 
@@ -72,30 +74,36 @@ def _on_disk(file: File) -> Iterator[Path]:
         yield copy
 
 
-def _damaged(file: File, error: Exception) -> InputError:
-    return InputError(f"{file} cannot be read ({error or type(error).__name__}). If it is cut off, download it again")
-
-
 def _sqlite(file: File, split: str, choose: Choose) -> Posts:
     with _on_disk(file) as path, closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
-        try:
-            tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if "federated_data" in tables:
-                return _fedjax(base, choose)
-            if {"examples", "client_metadata"} <= tables:
-                return _tff(base, split, choose)
-        except (sqlite3.Error, zlib.error, LookupError, UnicodeDecodeError) as error:
-            raise _damaged(file, error) from error
+        tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "federated_data" in tables:
+            return _fedjax(base, choose, path.stat().st_size)
+        if {"examples", "client_metadata"} <= tables:
+            return _tff(base, split, choose)
     known = "federated_data (FedJAX), or examples and client_metadata (TensorFlow Federated)"
     raise InputError(f"{file} has the tables {', '.join(sorted(tables)) or '(none)'}; expected {known}")
 
 
-def _fedjax(base: sqlite3.Connection, choose: Choose) -> Posts:
+def _fedjax(base: sqlite3.Connection, choose: Choose, size: int) -> Posts:
     users = choose([user for (user,) in base.execute("SELECT client_id FROM federated_data ORDER BY client_id")])
     blobs = (
         base.execute("SELECT data FROM federated_data WHERE client_id = ?", (user,)).fetchone()[0] for user in users
     )
-    return _posts(users, (packed_texts(zlib.decompress(blob), _WANTED) for blob in blobs))
+    return _posts(users, (packed_texts(content, _WANTED) for content in _inflated(blobs, size)))
+
+
+def _inflated(blobs: Iterator[bytes], packed: int) -> Iterator[bytes]:
+    """The content of compressed values; of all together, no more than a file of this size may hold."""
+    total = 0
+    for blob in blobs:
+        worker = zlib.decompressobj()
+        content = worker.decompress(blob, most_unpacked(packed) - total + 1)
+        total += len(content)
+        check_unpacked("the data of its clients", total, packed)
+        if not worker.eof:
+            raise EOFError("the data of a client are cut off")
+        yield content
 
 
 def _tff(base: sqlite3.Connection, split: str, choose: Choose) -> Posts:
@@ -112,13 +120,31 @@ def _hdf5(file: File, choose: Choose) -> Posts:
         h5py = import_module("h5py")
     except ImportError as error:
         raise InputError(f"{file.name} needs h5py: pip install 'fedslice[data]'") from error
-    try:
-        with _on_disk(file) as path, h5py.File(path, "r") as tree:
-            users = choose(sorted(tree["examples"].keys()))
-            groups = (tree["examples"][user] for user in users)
-            return _posts(users, ({key: group[key.decode()][()].tolist() for key in _WANTED} for group in groups))
-    except (OSError, KeyError) as error:
-        raise _damaged(file, error) from error
+    with _on_disk(file) as path, h5py.File(path, "r") as tree:
+        everyone = _inside(tree, "examples")
+        users = choose(sorted(everyone.keys()))
+        groups = (_inside(everyone, user) for user in users)
+        columns = ({key: _column(_inside(group, key.decode()), path) for key in _WANTED} for group in groups)
+        return _posts(users, columns)
+
+
+def _inside(group: Any, name: str) -> Any:
+    """A member that is in the file itself: a link could lead to any other file of this machine."""
+    link = group.get(name, getlink=True)
+    if type(link).__name__ != "HardLink":
+        raise ValueError(f"{name} in {group.name} is {'a link, which is not followed' if link else 'not there'}")
+    return group[name]
+
+
+def _column(data: Any, path: Path) -> list[bytes]:
+    """The texts of a dataset; one that keeps its values in other files is refused."""
+    if data.external or data.is_virtual:
+        raise ValueError(f"{data.name} has its values in other files, which are not read")
+    check_unpacked(data.name, (data.size or 0) * data.dtype.itemsize, path.stat().st_size)
+    values = data[()].tolist() if data.shape and len(data.shape) == 1 else None
+    if values is None or not all(isinstance(value, bytes) for value in values):
+        raise ValueError(f"{data.name} must be a list of texts, not {data.dtype} of shape {data.shape}")
+    return values
 
 
 def _posts(users: Sequence[Any], columns: Iterator[dict[bytes, list[bytes]]]) -> Posts:
@@ -136,7 +162,7 @@ def _posts(users: Sequence[Any], columns: Iterator[dict[bytes, list[bytes]]]) ->
     # Joined, all are decoded at once; what is no UTF-8 becomes a mark of its own.
     joined = b"\0".join(text.replace(b"\0", b" ") for text in texts).decode("utf-8", "replace")
     text = joined.split("\0")[: len(texts)]
-    return Posts(np.array(names, np.str_), np.array(counts, np.int64), _seconds(dates), text)
+    return Posts(bounded(names, "the users"), np.array(counts, np.int64), _seconds(dates), text)
 
 
 def _seconds(dates: Sequence[Any]) -> np.ndarray:
@@ -144,9 +170,9 @@ def _seconds(dates: Sequence[Any]) -> np.ndarray:
     try:
         stamps = np.array(dates, "S19").astype("U19").astype("datetime64[s]")
     except (ValueError, UnicodeEncodeError) as error:
-        raise InputError(f"a date is not like 2018-02-28 19:06:18 ({error})") from error
+        raise ValueError(f"a date is not like 2018-02-28 19:06:18: {error}") from error
     if np.isnat(stamps).any():
-        raise InputError(f"sentence {int(np.argmax(np.isnat(stamps)))} has no date: give each one, or drop it")
+        raise ValueError(f"sentence {int(np.argmax(np.isnat(stamps)))} has no date: give each one, or drop it")
     return stamps.astype(np.int64)
 
 
@@ -155,10 +181,7 @@ def _table(file: File, choose: Choose, csv: bool) -> Posts:
         import pyarrow
     except ImportError as error:
         raise InputError(f"{file.name} needs pyarrow: pip install 'fedslice[data]'") from error
-    try:
-        table = _read_csv(file) if csv else _read_parquet(file)
-    except pyarrow.ArrowInvalid as error:
-        raise _damaged(file, error) from error
+    table = _read_csv(file) if csv else _read_parquet(file)
     missing = [name for name in ("user", "time", "text") if name not in table.column_names]
     if missing:
         raise InputError(f"{file} has no column {', '.join(missing)}; it has {', '.join(table.column_names)}")
@@ -174,7 +197,7 @@ def _table(file: File, choose: Choose, csv: bool) -> Posts:
     picked = table.take(rows)
     counts = np.bincount(owner[rows], minlength=len(users))
     text = _plain(picked["text"].cast("string").fill_null("").to_pylist())
-    return Posts(np.array(users, np.str_), counts, _times(pyarrow, picked["time"]), text)
+    return Posts(bounded(users, file), counts, _times(pyarrow, picked["time"]), text)
 
 
 def _read_csv(file: File) -> Any:
@@ -197,8 +220,11 @@ def _read_parquet(file: File) -> Any:
     import pyarrow
     from pyarrow import parquet
 
-    with file.open() as stream:
-        return parquet.read_table(pyarrow.BufferReader(stream.read()))
+    content = file.read()
+    source = parquet.ParquetFile(pyarrow.BufferReader(content))
+    cells = source.metadata.num_rows * source.metadata.num_columns  # a run of equal values takes no room in the file
+    check_unpacked(file, 8 * cells, len(content))
+    return source.read()
 
 
 def _times(arrow: Any, column: Any) -> np.ndarray:
