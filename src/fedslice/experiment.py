@@ -30,7 +30,7 @@ from fedslice.kept import Kept
 from fedslice.personal import Gain, Personal
 from fedslice.progress import bar
 from fedslice.registry import sampler_for
-from fedslice.settings import Settings
+from fedslice.settings import Settings, differences
 from fedslice.simulate import Run, simulate
 from fedslice.tasks.base import Task
 
@@ -194,9 +194,10 @@ class Experiment:
             raise InputError(f"{file} is damaged ({error}): choose another --out") from error
         different = [key for key in mine if known.get(key) != mine[key]]
         if different:
+            unlike = differences(known.get("settings") or {}, mine["settings"])
             raise InputError(
-                f"{self.out} holds a run with other {', '.join(different)}: choose another --out, or the same settings "
-                "to go on with it. Nothing was changed."
+                f"{self.out} holds a run with other {', '.join(different)}{unlike and f' ({unlike})'}: choose another "
+                "--out, or the same settings to go on with it. Nothing was changed."
             )
         if (self.out / CHECKPOINT).exists():
             run.restore(self.out)

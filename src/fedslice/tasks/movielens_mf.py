@@ -35,6 +35,18 @@ PUBLISHED = {
     "RMSE and accuracy, FedRecon with Adagrad server": ".883, 44.1 %",
 }
 
+OBSERVED = {  # MovieLens-1M, 500 rounds, 604 unseen users
+    "RMSE and accuracy, central, unseen users": "3.80, 0.0 %",
+    "RMSE and accuracy, central, unseen users, reconstructed": ".973, 41.7 %",
+    "RMSE and accuracy, FedRecon": ".920, 42.5 % (.910 in 750 rounds, .904 in 1,000)",
+    "RMSE and accuracy, FedRecon without split": ".906, 42.8 %",
+    "RMSE and accuracy, FedRecon with joint training": ".938, 41.2 %",
+    "RMSE and accuracy, FedRecon with Adagrad server": ".902, 43.5 % (server_rate 0.1, server_eps 0.001, "
+    "server_accumulator 0); .913, 43.0 % (server_rate 0.5)",
+    "how sure the published figures are": "the authors' code judges 100 users at a time (--option judged=100): one "
+    "draw of 100 of these 604 is .921 +- .019",
+}
+
 
 def synthetic(
     seed: int = 0, scale: float = 1.0, *, split: str = "users", part: str = "test", local: bool = True
@@ -72,7 +84,16 @@ def _task(ratings: Ratings, source: str, split: str, part: str, local: bool) -> 
     model = factorisation(len(ratings.titles), users=users, stars=stars)
     rebuilt = reconstruction(model, optax.sgd(0.1), steps=50, epochs=5, batch=5) if local else None
     return Task(
-        NAME, model, train, test, SETTINGS, LEARNING_RATES, published=PUBLISHED, source=source, adaptation=rebuilt
+        NAME,
+        model,
+        train,
+        test,
+        SETTINGS,
+        LEARNING_RATES,
+        published=PUBLISHED,
+        source=source,
+        adaptation=rebuilt,
+        observed=OBSERVED,
     )
 
 
@@ -136,5 +157,6 @@ WORKLOAD = Workload(
     settings=SETTINGS,
     learning_rates=LEARNING_RATES,
     published=PUBLISHED,
+    observed=OBSERVED,
     algorithm="fedrecon",
 )
