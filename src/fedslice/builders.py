@@ -174,7 +174,7 @@ def _sent(task: Task, s: Settings) -> Heat | None:
     if not s.heat:
         return None
     _heat(task, s)  # refuses what cannot be
-    return (task.train if s.split == "none" else parts.query(task.train, s.split)).heat(task.model)
+    return task.train.heat(task.model) if s.split == "none" else parts.heat(task.train, s.split, task.model)
 
 
 def fedrecon(task: Task, s: Settings) -> Algorithm:

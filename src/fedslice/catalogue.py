@@ -392,7 +392,8 @@ ALGORITHMS: dict[str, Method] = {
         options={
             "split": (
                 "half",
-                "support and query: half (random), time or time:COLUMN (earlier, later), none (all for both)",
+                "support and query: half (random, fixed), fresh (random in each round), time or time:COLUMN (earlier, "
+                "later), none (all for both)",
             ),
             "reconstruct_steps": (50, "k_r at most (the paper's MovieLens setting)"),
             "reconstruct_epochs": (5, "passes over support at most (the authors' code)"),

@@ -35,6 +35,7 @@ class Task:
     ``algorithms`` was run with are the published ones.
 
     ``measured`` is how many test (and training) examples are looked at while it trains, where more would take too long.
+    ``judged`` is how many of the test clients, drawn anew each time, are judged where clients adapt (None: all).
     ``published`` results stand beside those ``observed`` with fedslice on the real data.
     """
 
@@ -51,6 +52,7 @@ class Task:
     adaptation: Adaptation | None = None  # how clients get their local leaves, where the algorithm does not say
     algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, str] = field(default_factory=dict)
+    judged: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
