@@ -346,7 +346,7 @@ def fedrecon(
 ) -> Algorithm:
     """FedRecon (Singhal et al. 2021): local leaves rebuilt on support, global ones trained on query; local work as in
     ``client.reconstruct``.  Updates weigh as their query examples, so ``heat`` is that of the query part,
-    ``parts.query(population, split).heat(model)``.
+    ``parts.heat(population, split, model)``.
 
     >>> from fedslice.tasks import quadratic
     >>> model = quadratic.example1(clients=4).model
