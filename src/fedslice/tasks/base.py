@@ -97,7 +97,7 @@ class Workload:
         aim = {"target": f"{goal.metric} {'at most' if goal.below else 'at least'} {goal.value:g}"} if goal else {}
         rates = {f"client rate{name and f', {name}'}": rate for name, rate in self.learning_rates.items()}
         alone = {
-            f"settings of {name}": ", ".join(f"{key} {value}" for key, value in given.items())
+            f"settings of {name}": ", ".join(f"{key} {value:.4g}" for key, value in given.items())
             for name, given in self.algorithms.items()
         }
         parts = {
