@@ -30,6 +30,7 @@ CENTRAL = tuple(
 )  # the paper does not say: SGD's rate, and that of reconstruction
 VARIANTS = {
     "FedRecon": {},
+    "FedRecon, fresh halves": {"split": "fresh"},
     "FedRecon, no split": {"split": "none"},
     "FedRecon, joint": {"joint": True},
     "FedRecon, Adagrad server": {"server": lambda rate: optax.adagrad(rate, initial_accumulator_value=0.1)},

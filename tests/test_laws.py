@@ -90,8 +90,11 @@ RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "central": lambda model, _: fs.recipes.central(model, optax.sgd(0.3), steps=3, batch=8),
     "fedprox": built(R.fedprox, optax.sgd(0.1), mu=0.5),
     "fednova": lambda model, _: R.fednova(model, optax.sgd(0.1, momentum=0.5), momentum=0.5, epochs=2, batch=4),
-    "scaffold-1": built(R.scaffold, 0.05, option=1, heat=True, **P),
-    "scaffold-2": built(R.scaffold, 0.05, option=2, heat=True, **P),
+    "scaffold-1": lambda model, p: R.scaffold(
+        model, 0.05, option=1, weights="examples", examples=p.examples, epochs=1, batch=4, **P
+    ),
+    "scaffold-2": built(R.scaffold, 0.05, option=2, server_rate=0.5, **P),
+    "scaffold-heat": built(R.scaffold_heat, 0.05, heat=True, **P),
     "scaffold-approximate": built(R.scaffold_approximate, optax.sgd(0.1), participation=4 / 7),
     "mime": built(R.mime, MOMENTUM, heat=True),
     "mimelite": built(R.mimelite, MOMENTUM),
@@ -125,12 +128,12 @@ MOVES_IDLE_ROWS = {
     "fedavg-topk",  # the error kept from earlier rounds competes with the touched rows for the largest numbers
 }
 # Clients that always hold all of S(i): the law would compare a run with itself.
-ALWAYS_HELD = {"scaffold-1", "scaffold-2", "mime", "feddane", "feddyn", "fedpd", "fedmid", "ditto"}
+ALWAYS_HELD = {"scaffold-1", "scaffold-2", "scaffold-heat", "mime", "feddane", "feddyn", "fedpd", "fedmid", "ditto"}
 TOUCHED_IS_HELD = [name for name in RECIPES if name not in MOVES_IDLE_ROWS | ALWAYS_HELD]
 # Tables and dense leaves differ by definition (see the test of idle rows below):
 NOT_DENSE = {
     *MOVES_IDLE_ROWS,
-    *("scaffold-1", "scaffold-2", "mime", "feddane"),  # c, or the mean gradient, moves rows that a client never held
+    *("scaffold-heat", "mime", "feddane"),  # c, or the mean gradient, moves rows that a client never held
     "feddyn",  # the server's dual moves idle rows
     "fedmid",  # lazy: only the rows of the round shrink
     *("fedsubavg", "fedsubavg-weighted", "fedsgd-heat"),  # heat is for tables
@@ -368,7 +371,7 @@ IDLE: dict[str, tuple[Callable[..., Any], Callable[[float, float], float]]] = {
     # lambda / mu is p move after round 1, x1 - x0 = (1 + p) move; in round 2 x moves by lambda / mu alone
     "feddyn": (built(R.feddyn, optax.sgd(0.1), mu=0.5, **TWO), lambda x0, x1: x1 + (x1 - x0) / 3),
     # c = p c_0+ = p (x0 - x1) / (tau eta); the second client takes tau steps of -eta c
-    "scaffold": (built(R.scaffold, 0.05, heat=True, **TWO), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
+    "scaffold-heat": (built(R.scaffold_heat, 0.05, heat=True, **TWO), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
     # the trace is the full gradient at x0, 2 (x0 - 1); three frozen steps of 0.05 with 0.5 of it
     "mimelite": (built(R.mimelite, MOMENTUM), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
     "mime": (built(R.mime, MOMENTUM, heat=True), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),

@@ -234,6 +234,8 @@ def test_refused() -> None:
         maml(linear(), inner_rate=-0.1)
     with pytest.raises(InputError, match="split='thirds' is not known"):
         maml(linear(), split="thirds")
+    with pytest.raises(InputError, match="its halves must be fixed"):
+        maml(linear(), split="fresh", first_order=False)
     with pytest.raises(InputError, match="an optax optimizer is needed"):
         fs.recipes.maml(linear(), 0.1, inner_rate=0.1)  # type: ignore[arg-type]
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from problems import ROWS, people
 
+import fedslice as fs
 from fedslice.errors import InputError
 from fedslice.parts import NEITHER, QUERY, SUPPORT, assign, query, support
+from fedslice.parts import heat as sent_heat
 from fedslice.plan import Planner
 from fedslice.population import Population
 from fedslice.types import Work
@@ -75,7 +77,7 @@ def test_fewer_support_examples_leave_query_as_it_is(split: object) -> None:
 
 
 REFUSED = {
-    "unknown": ("thirds", "split='thirds' is not known here: use 'half', 'time'"),
+    "unknown": ("thirds", "split='thirds' is not known here: use 'half', 'fresh', 'time'"),
     "no time": ("time", r"goes by the column 'time'.*name one of them as split='time:COLUMN'"),
     "wide column": ("time:item", "goes by the column 'item', one number for each example"),
     "short": (lambda given: np.ones(3), "must give true, false or -1 for each of the 29 examples"),
@@ -149,3 +151,63 @@ def test_both_steps_and_epochs_are_the_first_batches_of_the_passes() -> None:
     passes, cut = drawn(Work(epochs=3, batch=2)), drawn(Work(steps=4, epochs=3, batch=2))
     assert cut == [batches[:4] for batches in passes]
     assert max(map(len, passes)) > 4 > min(map(len, passes))
+
+
+# -- halves drawn anew in each round -----------------------------------------------------------------------------------
+
+
+def fresh_planner(population: Population, batch: int = 3) -> Planner:
+    works = [Work(epochs=1, batch=batch, part=part, split="fresh") for part in ("support", "query")]
+    return Planner(population, {"w": population.submodels(("item",), ROWS)}, works, seed=3)
+
+
+def halves(planner: Planner, round: int, cohort: np.ndarray) -> list[list[set[int]]]:
+    """By phase and client, the examples of one pass."""
+    counts = [pool.counts[cohort] for pool in planner.pools]
+    drawn = [planner._examples(p, work, round, cohort, counts[p]) for p, work in enumerate(planner.works)]
+    return [
+        [{int(e) for s in range(steps[k]) for e in examples[k, s, : sizes[k, s]]} for k in range(len(cohort))]
+        for examples, sizes, steps in drawn
+    ]
+
+
+def test_fresh_halves_are_halves_and_other_ones_each_round() -> None:
+    population = people(counts=(1, 2, 7, 40))
+    planner, everybody = fresh_planner(population), np.arange(4)
+    rounds = [halves(planner, r, everybody) for r in range(12)]
+    for support_part, query_part in rounds:
+        for k, (one, other) in enumerate(zip(support_part, query_part, strict=True)):
+            own = set(range(population.offsets[k], population.offsets[k + 1]))
+            assert one | other == own
+            assert not one & other
+            assert len(one) == -(-len(own) // 2)
+    assert len({frozenset(q[3]) for _, q in rounds}) == 12
+    assert set().union(*(q[2] for _, q in rounds)) == set(range(3, 10))  # every example trains sooner or later
+    assert halves(planner, 5, np.array([1, 3])) == [[part[1], part[3]] for part in rounds[5]]  # whoever else is there
+    assert planner.plan(5, everybody)[0].phases[1].examples.tolist() == [0, 1, 3, 20]
+
+
+def test_fresh_halves_are_uniform() -> None:
+    """A client of 4 in 1,200 rounds: each of the 6 halves 200 times; 5 degrees of freedom, 0.05 % beyond 22."""
+    planner = fresh_planner(people(counts=(3, 4)), batch=4)
+    found = [tuple(sorted(halves(planner, r, np.array([1]))[1][0])) for r in range(1200)]
+    counts = np.unique(found, axis=0, return_counts=True)[1]
+    assert len(counts) == 6
+    assert ((counts - 200) ** 2 / 200).sum() < 22
+
+
+def test_without_a_round_fresh_is_half() -> None:
+    population = people()
+    assert np.array_equal(assign(population, "fresh"), assign(population, "half"))
+
+
+def test_the_heat_of_fresh_halves() -> None:
+    """Any row of S(i) may be sent, with floor(n / 2) query examples behind it; who has one example sends nothing."""
+    model = fs.Model(lambda key: {}, lambda p, b: b["x"], {"w": fs.Table(rows=3, fields="item")})
+    population = Population.from_arrays([0, 0, 0, 1, 1, 2], item=[0, 0, 1, 1, 1, 2], x=np.zeros(6))
+    heat = sent_heat(population, "fresh", model)
+    assert (heat.clients, heat.examples) == (2, 2.0)
+    assert heat.coefficient("w", np.arange(3), "uniform").tolist() == [2, 1, 1]
+    assert heat.coefficient("w", np.arange(3), "examples").tolist() == [2, 1, 1]
+    fixed = sent_heat(population, "half", model)
+    assert fixed.examples == query(population, "half").heat(model).examples == 2

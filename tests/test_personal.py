@@ -11,6 +11,7 @@ from problems import assert_params_close, run_of
 
 import fedslice as fs
 from fedslice import experiment, parts, personal
+from fedslice.catalogue import settings_for
 from fedslice.client import finetune, reconstruction
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator, Scores
@@ -232,6 +233,38 @@ def test_rows_that_nobody_trained_are_as_they_were_made() -> None:
     gain = adapted(run, test, judge.adaptation)
     assert_scores(gain.before, before)
     assert_scores(gain.after, after)
+
+
+def test_some_of_the_clients_can_be_judged() -> None:
+    """Their own figures are those of judging all; the pooled ones are of their examples alone."""
+    model, population = matrix_model(), raters()
+    run = run_of(fs.recipes.fedrecon(model, optax.sgd(0.1), reconstruction=optax.sgd(RATE), batch=2), population, 1)
+    judge = Personal(population, run.algorithm.client.adapt)
+    params, chosen = run.params(judge.ids()), np.array([0, 1, 3, 5])  # client 1 has no query example
+    whole, some = judge(params).after, judge(params, clients=chosen).after
+    mine = whole.clients["loss"][[0, 3, 5]]
+    np.testing.assert_allclose(some.clients["loss"][[0, 3, 5]], mine, rtol=1e-6)
+    assert np.isnan(some.clients["loss"][[1, 2, 4, 6]]).all()
+    counts = np.array([3, 2, 6])  # query examples
+    assert some.pooled["loss"] == pytest.approx(counts @ mine / counts.sum(), rel=1e-6)
+    assert some.pooled["loss"] != pytest.approx(whole.pooled["loss"], rel=1e-3)
+
+
+def test_a_task_can_be_judged_by_a_few_users_drawn_anew() -> None:
+    """Two evaluations of one model at different rounds judge different users; without ``judged`` they are the same."""
+    found = {}
+    for judged in (0, 3):
+        task = fs.tasks.movielens_mf.synthetic(scale=0.02, judged=judged)
+        run = experiment.Experiment(task, "fedrecon", settings_for(task, "fedrecon", ["cohort=10"]), 1).start()
+        scorer = experiment.Scorer(task)
+        first = scorer(run)
+        run.round = 1
+        found[judged] = first["test_loss"], scorer(run)["test_loss"]
+    assert found[0][0] == found[0][1]
+    assert len({*found[0], *found[3]}) == 3
+    for wrong in ({"judged": -1}, {"judged": 3, "local": False}):
+        with pytest.raises(InputError, match="judged="):
+            fs.tasks.movielens_mf.synthetic(scale=0.02, **wrong)
 
 
 def test_a_run_whose_clients_do_not_adapt_asks_how() -> None:

@@ -71,7 +71,7 @@ def test_heat_of_another_model() -> None:
 # -- variates on tables -----------------------------------------------------------------------------------------------
 
 VARIATES: dict[str, Callable[..., Any]] = {
-    "SCAFFOLD": lambda model, **more: fs.recipes.scaffold(model, 0.1, clients=4, **more),
+    "Heat-corrected SCAFFOLD": lambda model, **more: fs.recipes.scaffold_heat(model, 0.1, clients=4, **more),
     "Mime": lambda model, **more: fs.recipes.mime(model, SGD, **more),
     "FedDANE": lambda model, **more: fs.recipes.feddane(model, SGD, **more),
 }
@@ -144,6 +144,14 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "dynamic": (lambda: fs.recipes.feddyn(MODEL, SGD, mu=0, clients=4), "mu=0 must be positive"),
     "feddyn share": (lambda: fs.recipes.feddyn(MODEL, SGD, clients=0), "clients=0 must be the number"),
     "scaffold share": (lambda: fs.recipes.scaffold(dense(), 0.1, clients=0), "clients=0 must be"),
+    "scaffold heat": (
+        lambda: fs.recipes.scaffold(MODEL, 0.1, clients=4, heat=people().heat(MODEL)),
+        "use recipes.scaffold_heat",
+    ),
+    "scaffold weights": (
+        lambda: fs.recipes.scaffold(MODEL, 0.1, clients=4, weights="examples"),
+        "needs examples=population.examples",
+    ),
     "approximate": (lambda: fs.recipes.scaffold_approximate(MODEL, SGD, participation=-1), "participation=-1 must be"),
     "option": (lambda: fs.client.scaffold(MODEL, 0.1, option=3), "option=3: SCAFFOLD has options 1 .* and 2"),
     "posterior": (lambda: fs.recipes.fedpa(MODEL, SGD, samples=0), "FedPA needs samples >= 1, window >= 1"),

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from fedslice import parts, prox, recipes
 from fedslice.client import proximal
 from fedslice.errors import InputError
@@ -19,16 +17,13 @@ def _heat(task: Task, s: Settings) -> Heat | None:
 
 
 def _more(task: Task, s: Settings) -> dict[str, Any]:
-    """What composes with every algorithm that goes through a mean."""
-    drawn = {"coefficient": "examples"} if s.sampler == "weighted" else {}
-    return {
-        "heat": _heat(task, s),
-        "stages": s.before_mean,
-        "reduce": s.reduction,
-        "weights": s.weights,
-        **drawn,
-        **s.work,
-    }
+    """What composes with every algorithm that goes through a mean, as far as it has the settings."""
+    more: dict[str, Any] = {"heat": _heat(task, s), "stages": s.before_mean, **s.work}
+    if "reduce" in s.values:
+        more["reduce"] = s.reduction
+    if s.sampler == "weighted":
+        more["coefficient"] = "examples"
+    return more | ({"weights": s.weights} if "weights" in s.values else {})
 
 
 def _without(more: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -58,15 +53,9 @@ def _share(task: Task, s: Settings) -> float:
     return 1.0 if s.sampler == "full" else min(1.0, s.cohort / _clients(task))
 
 
-def fedsubavg(task: Task, s: Settings) -> Algorithm:
-    """FedAvg with heat."""
-    return family(recipes.fedsubavg)(task, Settings({**s.values, "heat": True}))
-
-
 def fedsgd(task: Task, s: Settings) -> Algorithm:
     """One full gradient a client."""
-    more = _without(_more(task, s), "steps", "epochs", "batch")
-    return recipes.fedsgd(task.model, server=s.server_optimizer, **more)
+    return recipes.fedsgd(task.model, server=s.server_optimizer, **_more(task, s))
 
 
 def central(task: Task, s: Settings) -> Algorithm:
@@ -88,11 +77,15 @@ def fednova(task: Task, s: Settings) -> Algorithm:
     return recipes.fednova(task.model, s.client_optimizer, corrections=[proximal(s.mu)], **own, **more)
 
 
-def scaffold(task: Task, s: Settings) -> Algorithm:
-    """Heat-corrected on tables, by its definition there."""
-    more = _without(_more(task, Settings({**s.values, "heat": bool(task.model.tables)})), "weights")
-    own = {"option": s.option, "server_rate": s.server_rate, "clients": _clients(task)}
-    return recipes.scaffold(task.model, s.client_rate, **own, **more)
+def scaffold(recipe: Callable[..., Algorithm]) -> Callable[[Task, Settings], Algorithm]:
+    """As published, or among the holders of each row."""
+
+    def build(task: Task, s: Settings) -> Algorithm:
+        own = {"option": s.option, "server_rate": s.server_rate}
+        everybody = {"clients": _clients(task), "examples": task.train.examples}
+        return recipe(task.model, s.client_rate, **own, **everybody, **_more(task, s))
+
+    return build
 
 
 def approximate(task: Task, s: Settings) -> Algorithm:
@@ -105,18 +98,14 @@ def mime(lite: bool) -> Callable[[Task, Settings], Algorithm]:
     """Mime or MimeLite."""
 
     def build(task: Task, s: Settings) -> Algorithm:
-        more = _more(
-            task, Settings({**s.values, "heat": s.values.get("heat") or (bool(task.model.tables) and not lite)})
-        )
-        return recipes.mime(task.model, s.client_optimizer, lite=lite, **more)
+        return recipes.mime(task.model, s.client_optimizer, lite=lite, **_more(task, s))
 
     return build
 
 
 def feddane(task: Task, s: Settings) -> Algorithm:
-    """Heat-corrected on tables."""
-    more = _more(task, Settings({**s.values, "heat": bool(task.model.tables)}))
-    return recipes.feddane(task.model, s.client_optimizer, mu=s.mu, **more)
+    """A survey, then proximal steps."""
+    return recipes.feddane(task.model, s.client_optimizer, mu=s.mu, **_more(task, s))
 
 
 def feddyn(task: Task, s: Settings) -> Algorithm:
@@ -132,7 +121,7 @@ def fedpd(task: Task, s: Settings) -> Algorithm:
 
 def fedpa(task: Task, s: Settings) -> Algorithm:
     """Its steps follow from its samples."""
-    more = _without(_more(task, s), "steps", "epochs")
+    more = _more(task, s)
     own = {name: s.values[name] for name in ("samples", "window", "burn_in", "shrinkage", "burn_in_rounds")}
     return recipes.fedpa(task.model, s.client_optimizer, server=s.server_optimizer, **own, **more)
 
@@ -153,13 +142,12 @@ def composite(recipe: Callable[..., Algorithm]) -> Callable[[Task, Settings], Al
 
 def qffl(task: Task, s: Settings) -> Algorithm:
     """L is one over the client rate."""
-    more = _without(_more(task, s), "weights", "reduce")
-    return recipes.qffl(task.model, s.client_rate, q=s.q, **more)
+    return recipes.qffl(task.model, s.client_rate, q=s.q, **_more(task, s))
 
 
 def afl(task: Task, s: Settings) -> Algorithm:
     """Without heat."""
-    more = {**_without(_more(task, s), "heat", "weights"), "server": s.server_optimizer}
+    more = {**_without(_more(task, s), "heat"), "server": s.server_optimizer}
     return recipes.afl(task.model, s.client_optimizer, rate=s.weight_rate, schedule=schedule(s.client_schedule), **more)
 
 
@@ -171,7 +159,7 @@ def superquantile(task: Task, s: Settings) -> Algorithm:
         share=s.share,
         server=s.server_optimizer,
         schedule=schedule(s.client_schedule),
-        **_without(_more(task, s), "reduce"),
+        **_more(task, s),
     )
 
 
@@ -181,13 +169,10 @@ def ifca(task: Task, s: Settings) -> Algorithm:
 
 
 def _query_heat(task: Task, s: Settings, all_rows: bool = False) -> Heat | None:
-    """The heat where clients count for their query examples (drawn in proportion to all: for those of who has a query)
-    and send the rows of these, or all of theirs."""
+    """The heat where clients count for their query examples and send the rows of these, or all of theirs."""
     if not s.heat or s.split == "none":
         return _heat(task, s)
-    query = parts.query(task.train, s.split)
-    counts = np.where(query.counts > 0, task.train.counts, 0) if s.sampler == "weighted" else query.counts
-    return (task.train if all_rows else query).heat(task.model, counts)
+    return parts.heat(task.train, s.split, task.model, all_rows=all_rows, drawn=s.sampler == "weighted")
 
 
 def fedrecon(task: Task, s: Settings) -> Algorithm:
@@ -226,7 +211,7 @@ def reptile(task: Task, s: Settings) -> Algorithm:
 
 def ditto(task: Task, s: Settings) -> Algorithm:
     """The clients' own models have a rate of their own."""
-    own = {"pull": s.pull, "personal": optimizer(s.client, s.personal_rate or s.client_rate)}
+    own = {"pull": s.pull, "personal": s.chosen("client", s.personal_rate or s.client_rate)}
     return recipes.ditto(task.model, s.client_optimizer, **own, **_more(task, s), **_both(s))
 
 

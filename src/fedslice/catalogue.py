@@ -3,24 +3,29 @@
 d numbers in a model (a client's slice of it), tau local steps of batch b, D_i the client's examples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedslice import builders, recipes
 from fedslice.errors import InputError
-from fedslice.settings import COMMON, Settings
+from fedslice.settings import COMMON, CONSTANTS, Settings, change_of, explained, nearest
 from fedslice.tasks.base import Task
 from fedslice.types import Algorithm
 
 Options = Mapping[str, tuple[Any, str]]
 HEAT: Options = {"heat": (False, "correct rows by their heat, as FedSubAvg does")}
+PROXIMAL: Options = {"mu": (0.0, "proximal term, as in FedProx")}
+ON_TABLES = {"heat": lambda task: bool(task.model.tables)}
+UNIFORM = {"weights": "uniform"}
 NEEDS_SUM = "robust reductions (its server state must stay the mean of the clients' memories)"
 
 
 @dataclass(frozen=True)
 class Method:
-    """One algorithm.  ``options`` are its own settings with default and meaning; ``unused`` common ones it ignores."""
+    """One algorithm.  ``options`` are its own settings with default and meaning; with ``parts`` it becomes another
+    method, so in a comparison they must be asked for by name; ``unused`` are common settings that it ignores, ``fixed``
+    those that it chooses itself, as values or functions of the task."""
 
     summary: str
     equation: str
@@ -32,13 +37,18 @@ class Method:
     memory: str = "none"
     limits: str = ""
     options: Options = field(default_factory=dict)
+    parts: Options = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     pooled: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of shared settings, where it has its own
 
     def text(self, name: str) -> str:
         """The page of this algorithm, in Markdown."""
-        own = [f"- `{key}` = {default}: {meaning}" for key, (default, meaning) in self.options.items()]
+        own, parts = (
+            [f"- `{key}` = {default}: {meaning}" for key, (default, meaning) in some.items()]
+            for some in (self.options, self.parts)
+        )
         lines = [
             f"## {name}\n\n{self.summary[0].upper()}{self.summary[1:]}.\n",
             "\n".join(f"    {line}" for line in self.equation.splitlines()) + "\n",
@@ -46,6 +56,8 @@ class Method:
             f"A round sends {self.messages}; gradients of {self.gradients} examples a client; client memory: {self.memory}.",
             f"Cannot be combined with: {self.limits}." if self.limits else "",
             "\nSettings of its own:\n\n" + "\n".join(own) if own else "",
+            f"\nWhat it can be combined with (in compare as {name}:KEY=VALUE):\n\n" + "\n".join(parts) if parts else "",
+            f"\nFixed by its definition: {', '.join(self.fixed)}." if self.fixed else "",
             f"\nShared settings that it does not use: {', '.join(self.unused)}." if self.unused else "",
         ]
         return "\n".join(line for line in lines if line) + "\n"
@@ -69,7 +81,7 @@ def _server(name: str, rule: str, server: str, rate: float) -> Method:
         "2d",
         "tau b",
         builders.family(recipes.fedavg),
-        options={**HEAT, "mu": (0.0, "proximal term, as in FedProx")},
+        parts={**HEAT, **PROXIMAL},
         defaults={"server": server, "server_rate": rate},
     )
 
@@ -85,7 +97,7 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.family(recipes.fedavg),
-        options={**HEAT, "mu": (0.0, "proximal term, as in FedProx")},
+        parts={**HEAT, **PROXIMAL},
     ),
     "fedsubavg": Method(
         "FedAvg with every row's update corrected by its heat N/n_m",
@@ -96,8 +108,9 @@ ALGORITHMS: dict[str, Method] = {
         "rate that suits FedAvg can be too large; --set clip=1 helps.",
         "2d",
         "tau b",
-        builders.fedsubavg,
-        options={"mu": (0.0, "proximal term, as in FedProx")},
+        builders.family(recipes.fedsubavg),
+        parts=PROXIMAL,
+        fixed={"heat": True},
     ),
     "fedavgm": _server("momentum 0.9", "m <- 0.9 m + delta,   x <- x + eta_s m", "momentum", 1.0),
     "fedadagrad": _server("Adagrad", "v <- v + delta^2,   x <- x + eta_s delta / (sqrt(v) + eps)", "adagrad", 0.1),
@@ -115,7 +128,7 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "|D_i|",
         builders.fedsgd,
-        options=HEAT,
+        parts=HEAT,
         unused=(*_CLIENT, "client_rate", "client_schedule", "steps", "epochs", "batch"),
     ),
     "central": Method(
@@ -137,7 +150,8 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.family(recipes.fedprox, "mu"),
-        options={"mu": (0.01, _MU + " (Ding et al. 2022)"), **HEAT},
+        options={"mu": (0.01, _MU + " (Ding et al. 2022)")},
+        parts=HEAT,
     ),
     "fednova": Method(
         "updates divided by local progress, so that clients with more steps do not count more",
@@ -147,23 +161,40 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.fednova,
-        options={"mu": (0.0, "proximal term, as in FedProx"), **HEAT},
+        parts={**HEAT, **PROXIMAL},
     ),
     "scaffold": Method(
         "local steps with the drift taken out by control variates",
         "y <- y - eta (g(y) - c_i + c),   c_i+ = c_i - c + (x - y) / (tau eta)   (option 1: grad f_i(x))\n"
         "x <- x + eta_g mean(y_i - x),   c <- c + (K/N) mean(c_i+ - c_i)",
-        "Karimireddy et al., SCAFFOLD, ICML 2020.",
-        "Few, stable clients (cross-silo) with heterogeneous data: its fixed point is the true optimum, FedAvg's is not. On "
-        "tables c is the mean over a row's holders (dense SCAFFOLD also moves rows that a client does not hold), all held "
-        "rows move in every step, and rows are heat-corrected.",
+        "Karimireddy et al., SCAFFOLD, ICML 2020. With weights=examples the weighted case of Ding et al. 2022 (D.4): both "
+        "means, and c, by |D_i|.",
+        "Few, stable clients (cross-silo) with heterogeneous data: its fixed point is the true optimum, FedAvg's is not. It "
+        "is the published method on tables too: clients move by -tau eta c the rows that they do not hold, which the server "
+        "does for them, also for rows outside the round (when they are next read). So a cold row is as slow as in FedAvg; "
+        "scaffold-heat corrects that.",
         "4d",
         "tau b (option 1: tau b + |D_i|)",
-        builders.scaffold,
+        builders.scaffold(recipes.scaffold),
         memory="one variate of the client's own slice",
         limits=NEEDS_SUM,
         options={"option": (2, "1 or 2 of the paper, whose experiments use 2")},
-        unused=(*_CLIENT, "client_schedule", "server", "server_schedule", "weights"),
+        unused=(*_CLIENT, "client_schedule", "server", "server_schedule"),
+    ),
+    "scaffold-heat": Method(
+        "SCAFFOLD among the holders of each row, heat-corrected as FedSubAvg is",
+        "as scaffold, but c_m is the mean over the clients that hold row m, they alone move it, and\n"
+        "x_m <- x_m + eta_g N/n_m mean(y_i - x)",
+        "fedslice's own: Karimireddy et al. 2020 with the correction of Ding et al. 2022. No paper has published it.",
+        "As scaffold, on models with cold rows. It is no baseline of the FedSubAvg paper.",
+        "4d",
+        "tau b (option 1: tau b + |D_i|)",
+        builders.scaffold(recipes.scaffold_heat),
+        memory="one variate of the client's own slice",
+        limits=NEEDS_SUM,
+        options={"option": (2, "1 or 2 of the paper, whose experiments use 2")},
+        fixed=ON_TABLES,
+        unused=(*_CLIENT, "client_schedule", "server", "server_schedule"),
     ),
     "scaffold-approximate": Method(
         "SCAFFOLD's stateless server-side approximation",
@@ -173,7 +204,7 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.approximate,
-        options=HEAT,
+        parts=HEAT,
         unused=(*_SERVER, "client_schedule"),
     ),
     "mime": Method(
@@ -185,6 +216,7 @@ ALGORITHMS: dict[str, Method] = {
         "4d and the optimizer's state",
         "2 tau b + |D_i|",
         builders.mime(lite=False),
+        fixed=ON_TABLES,
         unused=(*_SERVER, "client_schedule"),
     ),
     "mimelite": Method(
@@ -195,7 +227,7 @@ ALGORITHMS: dict[str, Method] = {
         "3d and the optimizer's state",
         "tau b + |D_i|",
         builders.mime(lite=True),
-        options=HEAT,
+        parts=HEAT,
         unused=(*_SERVER, "client_schedule"),
     ),
     "feddane": Method(
@@ -207,6 +239,7 @@ ALGORITHMS: dict[str, Method] = {
         "tau b + 2 |D_i|",
         builders.feddane,
         options={"mu": (0.01, _MU + " (our choice)")},
+        fixed=ON_TABLES,
         unused=(*_SERVER, "client_schedule"),
     ),
     "feddyn": Method(
@@ -220,8 +253,10 @@ ALGORITHMS: dict[str, Method] = {
         builders.feddyn,
         memory="one dual of the client's own slice",
         limits=NEEDS_SUM + "; clip and compress (the duals must match the updates)",
-        options={"mu": (0.1, "of the regulariser (our choice)"), **HEAT},
-        unused=(*_SERVER, "client_schedule", "weights"),
+        options={"mu": (0.1, "of the regulariser (our choice)")},
+        parts=HEAT,
+        fixed=UNIFORM,
+        unused=(*_SERVER, "client_schedule"),
     ),
     "fedpd": Method(
         "the primal-dual method, all clients in every round",
@@ -233,8 +268,10 @@ ALGORITHMS: dict[str, Method] = {
         builders.fedpd,
         memory="one dual of the client's own slice",
         limits="samplers other than full; robust reductions, clip and compress (the duals must match the updates)",
-        options={"mu": (0.1, "of the regulariser (our choice)"), **HEAT},
-        unused=(*_SERVER, "client_schedule", "weights"),
+        options={"mu": (0.1, "of the regulariser (our choice)")},
+        parts=HEAT,
+        fixed=UNIFORM,
+        unused=(*_SERVER, "client_schedule"),
         defaults={"sampler": "full"},
     ),
     "fedpa": Method(
@@ -252,8 +289,8 @@ ALGORITHMS: dict[str, Method] = {
             "burn_in": (0, "steps before the first window"),
             "shrinkage": (0.1, "rho (our choice)"),
             "burn_in_rounds": (0, "rounds of FedAvg first"),
-            **HEAT,
         },
+        parts=HEAT,
     ),
     "fedmid": Method(
         "federated mirror descent for a loss with a regulariser",
@@ -268,8 +305,8 @@ ALGORITHMS: dict[str, Method] = {
             "regulariser": ("l1", "l1, group or box"),
             "strength": (0.001, "of psi; half width of the box (our choice)"),
             "server_only": (False, "leave the prox to the server: FedMiD-OSP"),
-            **HEAT,
         },
+        parts=HEAT,
     ),
     "feddualavg": Method(
         "federated dual averaging for a loss with a regulariser",
@@ -283,8 +320,8 @@ ALGORITHMS: dict[str, Method] = {
         options={
             "regulariser": ("l1", "l1, group or box"),
             "strength": (0.001, "of psi; half width of the box (our choice)"),
-            **HEAT,
         },
+        parts=HEAT,
     ),
     "qffl": Method(
         "clients with a higher loss count more",
@@ -296,7 +333,8 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.qffl,
         limits="robust reductions (its denominator is a sum of its own)",
-        options={"q": (1.0, "power of the loss (our choice)"), **HEAT},
+        options={"q": (1.0, "power of the loss (our choice)")},
+        parts=HEAT,
         unused=(*_CLIENT, "client_schedule", *_SERVER, "weights", "reduce"),
     ),
     "afl": Method(
@@ -322,7 +360,8 @@ ALGORITHMS: dict[str, Method] = {
         "tau b",
         builders.superquantile,
         limits="other reductions",
-        options={"share": (0.5, "of the cohort that counts (our choice)"), **HEAT},
+        options={"share": (0.5, "of the cohort that counts (our choice)")},
+        parts=HEAT,
         unused=("reduce",),
     ),
     "ifca": Method(
@@ -352,16 +391,17 @@ ALGORITHMS: dict[str, Method] = {
         "(k_r + k_u) b",
         builders.fedrecon,
         options={
-            **HEAT,
             "split": (
                 "half",
-                "support and query: half (random), time or time:COLUMN (earlier, later), none (all for both)",
+                "support and query: half (random, fixed), fresh (random in each round), time or time:COLUMN (earlier, "
+                "later), none (all for both)",
             ),
             "reconstruct_steps": (50, "k_r at most (the paper's MovieLens setting)"),
             "reconstruct_epochs": (5, "passes over support at most (the authors' code)"),
             "reconstruct_rate": (0.1, "eta_r (the authors' setting)"),
             "joint": (False, "U trains l too"),
         },
+        parts=HEAT,
     ),
     "maml": Method(
         "a model that one gradient step makes a client's own (Per-FedAvg)",
@@ -375,11 +415,11 @@ ALGORITHMS: dict[str, Method] = {
         "2 tau b (full: and as many Hessian products)",
         builders.maml,
         options={
-            **HEAT,
             "inner_rate": (0.1, "alpha (our choice)"),
             "first_order": (True, "leave the Hessian out (FOMAML)"),
             "split": ("half", "support and query, as for fedrecon; the paper draws both from all: none"),
         },
+        parts=HEAT,
         defaults={"weights": "uniform"},
     ),
     "reptile": Method(
@@ -390,8 +430,10 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.reptile,
-        options={**HEAT, "split": ("half", "support, to adapt on, and query, to be judged by")},
-        unused=("weights", "server", "server_schedule"),
+        options={"split": ("half", "support, to adapt on, and query, to be judged by")},
+        parts=HEAT,
+        fixed=UNIFORM,
+        unused=("server", "server_schedule"),
     ),
     "ditto": Method(
         "FedAvg, and on each client a model of its own that is pulled to the global one",
@@ -405,10 +447,10 @@ ALGORITHMS: dict[str, Method] = {
         builders.ditto,
         memory="v_i, one model of the client's slice",
         options={
-            **HEAT,
             "pull": (1.0, "lambda (one of the values the paper chooses from)"),
             "personal_rate": (0.0, "eta_p (0: the client rate)"),
         },
+        parts=HEAT,
     ),
     "fedper": Method(
         "global leaves averaged, local ones kept by each client between its rounds",
@@ -420,7 +462,7 @@ ALGORITHMS: dict[str, Method] = {
         builders.fedper,
         memory="the local leaves l_i",
         limits="models without local leaves",
-        options=HEAT,
+        parts=HEAT,
     ),
 }
 
@@ -432,34 +474,96 @@ def find_method(name: str) -> Method:
     return ALGORITHMS[name]
 
 
-def settings_for(task: Task, algorithm: str, changes: list[str], others: bool = False) -> Settings:
-    """The task's published settings for this algorithm with the user's ``key=value`` changes.
+def settings_for(task: Task, algorithm: str, changes: Sequence[str], several: bool = False) -> Settings:
+    """What this algorithm runs with: the task's published settings with the user's changes, ``key=value`` or
+    ``ALGORITHM:key=value``.  Nothing is in it that the algorithm does not use.
 
-    With ``others``, settings that only other algorithms have are passed over: several are compared.
+    With ``several``, when algorithms are compared, changes that are not its own or shared are passed over.
     """
     method = find_method(algorithm)
+    own = {key: default for key, (default, _) in {**COMMON, **method.options, **method.parts}.items()}
+    published = {key: value for key, value in task.settings.items() if key in own}  # some are of one algorithm
     rate = task.learning_rates.get(algorithm, task.learning_rates.get("", 0.1))
-    values = {key: default for key, (default, _) in {**COMMON, **method.options}.items()}
-    published = {key: value for key, value in task.settings.items() if key in values}  # some are of one algorithm
-    values |= {"client_rate": rate, **({"epochs": 0} if "steps" in task.settings else {}), **published}
+    values = own | {"client_rate": rate, **({"epochs": 0} if "steps" in task.settings else {}), **published}
     if algorithm == "fedsgd":
         values["server_rate"] = rate
-    values |= method.defaults
-    settings = Settings(values)
-    known = {key for each in ALGORITHMS.values() for key in each.options}
+    alone = task.algorithms.get(algorithm, {})
+    values |= {**method.defaults, **{key: value for key, value in alone.items() if key in own}}
+    values |= {key: made(task) if callable(made) else made for key, made in method.fixed.items()}
+    settings = Settings({key: value for key, value in values.items() if key not in method.unused})
+    settings = _changed(algorithm, settings, [c for c in changes if not _constant(c)], several).with_constants()
+    tuned = {key: value for key, value in alone.items() if key not in own and key in settings.values}
+    settings = Settings({**settings.values, **tuned})
+    return _changed(algorithm, settings, [c for c in changes if _constant(c)], several)
+
+
+def _constant(change: str) -> bool:
+    """Whether it is one of an optimizer's: those come after the choice of the optimizer, in whatever order they are given."""
+    side, _, name = change_of(change)[1].partition("_")
+    return side in ("client", "server") and name in CONSTANTS
+
+
+def _changed(algorithm: str, settings: Settings, changes: Sequence[str], several: bool) -> Settings:
+    method = find_method(algorithm)
     for change in changes:
-        key, sign, value = (part.strip() for part in change.partition("="))
-        if not sign:
-            raise InputError(f"--set {change}: write key=value")
-        if others and key not in settings.values and key in known:
+        named, key, value = change_of(change)
+        if several and not _takes(algorithm, settings, named, key):
             continue
+        if named not in ("", algorithm):
+            raise InputError(f"--set {change} is for {named}, not for {algorithm}")
+        if key in method.fixed:
+            raise InputError(f"--set {change}: {algorithm} has {key}={settings.values[key]} by its definition")
+        if key in method.unused:
+            raise InputError(f"--set {change}: {algorithm} does not use {key}")
         settings = settings.change(key, value)
     return settings
 
 
+def _takes(algorithm: str, settings: Settings, named: str, key: str) -> bool:
+    """Whether a change is for this algorithm: it is named, or has the setting as its own or a shared one."""
+    method = find_method(algorithm)
+    return named == algorithm or (not named and key in settings.values and key not in {**method.parts, **method.fixed})
+
+
+def settings_of_all(
+    task: Task, algorithms: Sequence[str], changes: Sequence[str]
+) -> tuple[dict[str, Settings], list[str]]:
+    """What each of several algorithms runs with, and notes on changes that are not for all of them.
+
+    A change that none of them takes is refused.
+    """
+    found = {name: settings_for(task, name, changes, several=True) for name in algorithms}
+    notes = []
+    for change in changes:
+        named, key, value = change_of(change)
+        users = [name for name, settings in found.items() if _takes(name, settings, named, key)]
+        if not users:
+            raise InputError(f"--set {change}: {_nobody(named, key, value, found)}")
+        if not named and len(users) < len(found):
+            notes.append(f"note: {key}={value} is for {', '.join(users)} only")
+    return found, notes
+
+
+def _nobody(named: str, key: str, value: str, found: Mapping[str, Settings]) -> str:
+    """Why no algorithm takes a change."""
+    if named:
+        find_method(named)
+        return f"{named} is not among those compared, {', '.join(found)}"
+    parts = [name for name in found if key in find_method(name).parts]
+    if parts:
+        return f"this makes {parts[0]} another method, so say for which: --set {parts[0]}:{key}={value}"
+    idle = [name for name in found if key in (*find_method(name).unused, *find_method(name).fixed)]
+    if idle:
+        return f"{', '.join(idle)}: not used, or fixed by the definition"
+    return (
+        f"none of {', '.join(found)} has it; {nearest(key, dict.fromkeys(k for s in found.values() for k in s.values))}"
+    )
+
+
 def page() -> str:
     """All algorithms in Markdown: docs/algorithms.md."""
-    common = [f"- `{key}` = {default}: {meaning}" for key, (default, meaning) in COMMON.items()]
+    usual = {key: f" = {default}" for key, (default, _) in COMMON.items()}
+    common = [f"- `{key}`{usual.get(key, '')}: {meaning}" for key, meaning in explained().items()]
     return INTRODUCTION + "\n".join(common) + "\n\n" + "\n".join(m.text(name) for name, m in ALGORITHMS.items())
 
 

@@ -15,7 +15,7 @@ from fedslice import commands, example
 from fedslice.catalogue import ALGORITHMS
 from fedslice.errors import FedsliceError, InputError
 from fedslice.registry import TASKS
-from fedslice.settings import COMMON
+from fedslice.settings import explained
 from fedslice.stopping import Stopped, Stopping
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE
@@ -166,11 +166,12 @@ def _task_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _training_arguments(parser: argparse.ArgumentParser) -> None:
-    settings = "\n".join(f"  {key:<16} {meaning}" for key, (_, meaning) in COMMON.items())
+    settings = "\n".join(f"  {key:<18} {meaning}" for key, meaning in explained().items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
-        f"settings for --set (defaults: what the task's paper used):\n{settings}\n\n"
-        "and those of the algorithm: fedslice algorithms NAME"
+        f"settings for --set (defaults: as published, where fedslice tasks NAME shows them, else those of fedslice "
+        f"algorithms NAME; settings.json has what was used):\n{settings}\n\n"
+        "and those of the algorithm: fedslice algorithms NAME. ALGORITHM:KEY=VALUE sets it for one of those compared"
     )
     parser.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
     parser.add_argument("--eval-every", type=int, default=10, metavar="E", help="measure every E rounds (default: 10)")

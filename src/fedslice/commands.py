@@ -5,11 +5,11 @@ import sys
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from fedslice import export, report
+from fedslice import export, report, study
 from fedslice import recommend as recommender
-from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for
+from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for, settings_of_all
 from fedslice.checkpoint import writing
 from fedslice.errors import DivergedError, InputError
 from fedslice.experiment import Experiment, Scorer
@@ -17,8 +17,9 @@ from fedslice.folder import as_json
 from fedslice.frames import from_file
 from fedslice.progress import show
 from fedslice.registry import TASKS, find_task, make_task, obtain, present, sections, task_page
+from fedslice.settings import Settings
 from fedslice.tasks import logistic
-from fedslice.tasks.base import Task, Workload
+from fedslice.tasks.base import OBSERVED, Task, Workload
 from fedslice.tasks.files import data_home
 
 
@@ -111,15 +112,13 @@ def _own(options: argparse.Namespace) -> Task:
     return logistic.from_population(people, fields, options.label)
 
 
-def _experiment(options: argparse.Namespace, task: Task, algorithm: str, seed: int, **more: Any) -> Experiment:
-    method = find_method(algorithm)
-    for key in {change.partition("=")[0].strip() for change in options.set} & set(method.unused):
-        say(f"note: {algorithm} does not use {key}")
-    several = "algorithms" in options
+def _experiment(
+    options: argparse.Namespace, task: Task, algorithm: str, settings: Settings, seed: int, **more: Any
+) -> Experiment:
     return Experiment(
         task,
         algorithm,
-        settings_for(task, algorithm, options.set, others=several),
+        settings,
         options.rounds,
         seed,
         options.eval_every,
@@ -137,7 +136,8 @@ def run_task(options: argparse.Namespace) -> None:
     find_method(algorithm)
     task = _task(options)
     emit = _print_json if options.json else _print_line
-    experiment = _experiment(options, task, algorithm, options.seed, emit=emit)
+    settings = settings_for(task, algorithm, options.set)
+    experiment = _experiment(options, task, algorithm, settings, options.seed, emit=emit)
     say(f"{task.name} on {task.source}: {len(task.train):,} clients, {task.train.examples:,} training examples")
     run = experiment.start()
     experiment.out = options.out or _free(Path("runs"), f"{task.name}-{algorithm}")  # not before all else is right
@@ -153,14 +153,19 @@ def compare(options: argparse.Namespace) -> int:
     if len(set(options.algorithms)) < len(options.algorithms):
         raise InputError("an algorithm is named twice")
     seeds = _seeds(options.seeds)
+    drawn = _can_draw()
     task = _task(options)
+    settings, notes = settings_of_all(task, options.algorithms, options.set)
+    for note in notes:
+        say(note)
     out = options.out or _free(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
-    groups: dict[str, list[Experiment]] = {}
+    groups: study.Groups = {}
     failures: list[str] = []
     for name in options.algorithms:
         for seed in seeds:
-            run = _experiment(options, task, name, seed, out=out / f"{name}-seed{seed}", scorer=scorer)
+            folder = out / f"{name}-seed{seed}"
+            run = _experiment(options, task, name, settings[name], seed, out=folder, scorer=scorer)
             try:
                 done = run.execute()
             except DivergedError as error:
@@ -172,28 +177,46 @@ def compare(options: argparse.Namespace) -> int:
                 _print_json({"algorithm": name, "seed": seed, **run.lines[-1], **done})
             else:
                 say(f"{name} seed {seed}: {_figures(run.lines[-1])}")
+    here = [out / f"{name}-seed{seed}" for name in options.algorithms for seed in seeds]
+    for note in study.read_back(out, task, options.rounds, groups, here):
+        say(note)
     if groups:
-        _show(groups, out, task, options.json)
+        _show(groups, out, task, sys.stderr if options.json else sys.stdout, drawn)
     return DivergedError.exit_code if failures else 0
 
 
-def _show(groups: dict[str, list[Experiment]], out: Path, task: Task, as_json: bool) -> None:
-    table = report.comparison(groups)
+def _can_draw() -> bool:
+    """Whether pictures can be made; says so before any training, not after it."""
+    try:
+        report.check_picture(Path("curves.png"))
+    except InputError as error:
+        say(f"note: there will be no picture: {error}")
+        return False
+    return True
+
+
+def _show(groups: study.Groups, out: Path, task: Task, stream: TextIO, drawn: bool) -> None:
+    parts = [report.comparison(groups)]
+    parts.append(report.lines_of("ran with", {name: [words] for name, words in study.ran_with(groups).items()}))
+    if known := study.beside(task):
+        parts.append(report.lines_of(f"{task.name}: published, and {OBSERVED}", known))
+    text = "\n\n".join(parts)
     with writing(out / "table.txt"):
-        (out / "table.txt").write_text(table + "\n", encoding="utf-8")
-    stream = sys.stderr if as_json else sys.stdout
-    print(f"\n{table}\n\ntable: {out / 'table.txt'}", file=stream)
-    print(f"curves: {report.curves(groups, out / 'curves.png', f'{task.name}: {task.source}')}", file=stream)
+        (out / "table.txt").write_text(text + "\n", encoding="utf-8")
+    print(f"\n{text}\n\ntable: {out / 'table.txt'}", file=stream)
+    if drawn:
+        print(f"curves: {report.curves(groups, out / 'curves.png', f'{task.name}: {task.source}')}", file=stream)
 
 
 def demo(options: argparse.Namespace) -> None:
     """FedAvg and FedSubAvg side by side."""
     say("MovieLens-like ratings, a quarter of the real size: every client holds a few of the rows of one weight table.")
+    drawn = _can_draw()
     task = TASKS["movielens-lr"].synthetic(scale=0.25)
     heat = task.train.heat(task.model)
     print(report.text_histogram(heat))
     print(f"heat dispersion {heat.dispersion:,.0f}: the hottest row has so many times the clients of the coldest\n")
-    groups: dict[str, list[Experiment]] = {}
+    groups: study.Groups = {}
     models = {}
     scorer = Scorer(task)
     for name in ("fedavg", "fedsubavg"):
@@ -204,13 +227,15 @@ def demo(options: argparse.Namespace) -> None:
         groups[name] = [run]
         models[name] = export.model_of(live)
     options.out.mkdir(parents=True, exist_ok=True)
-    _show(groups, options.out, task, as_json=False)
-    picture = options.out / "cold-rows.png"
-    print(f"\n{report.learned_by_heat(models, 'weight', picture)}\n\npicture: {picture}")
+    _show(groups, options.out, task, sys.stdout, drawn)
+    picture = options.out / "cold-rows.png" if drawn else None
+    print(f"\n{report.learned_by_heat(models, 'weight', picture)}" + (f"\n\npicture: {picture}" if picture else ""))
 
 
 def heat(options: argparse.Namespace) -> None:
     """Heat of a task or a file."""
+    if options.png:
+        report.check_picture(options.png)
     if options.task not in TASKS and Path(options.task).suffix:
         options.data, options.task = Path(options.task), "lr"
     task = _unlabelled(options) if options.data is not None else _task(options)
@@ -277,6 +302,8 @@ def _seeds(text: str) -> list[int]:
         raise InputError(f"--seeds {text}: give a number of seeds, or seeds separated by commas") from None
     if len(numbers) == 1 and numbers[0] < 1:
         raise InputError("--seeds must be at least 1")
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"--seeds {text}: a seed is named twice, and would count as two runs")
     return list(range(numbers[0])) if len(numbers) == 1 else numbers
 
 

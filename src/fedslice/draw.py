@@ -32,14 +32,46 @@ class Pool(NamedTuple):
         self, cohort: np.ndarray, counts: np.ndarray, stream: np.ndarray, work: Work, room: Callable[[int], int]
     ) -> Drawn:
         """Batches for the clients of ``cohort``, who have ``counts`` examples here; ``room(steps)`` is the length to
-        pad to.  A batch has room for all examples of the client that has the most, and no more."""
-        work = work._replace(batch=min(work.batch, self.most))
-        first = np.minimum(self.begin[cohort], max(0, self.total - 1))  # some other one, never used, if it has none
-        if work.epochs is None:
-            drawn = independent(stream, first, counts, work.steps or 1, work.batch)
-        else:
-            drawn = shuffled(stream, first, counts, work, room)
-        return drawn if self.examples is None else (self.examples[drawn[0]], *drawn[1:])
+        pad to."""
+        return _batches(self.begin[cohort], self.total, self.examples, counts, stream, work, room)
+
+
+def _batches(
+    begin: np.ndarray,
+    total: int,
+    examples: np.ndarray | None,
+    counts: np.ndarray,
+    stream: np.ndarray,
+    work: Work,
+    room: Callable[[int], int],
+) -> Drawn:
+    first = np.minimum(begin, max(0, total - 1))  # some other one, never used, if it has none
+    if work.epochs is None:
+        drawn = independent(stream, first, counts, work.steps or 1, work.batch)
+    else:
+        drawn = shuffled(stream, first, counts, work, room)
+    return drawn if examples is None else (examples[drawn[0]], *drawn[1:])
+
+
+def fresh(
+    population: Population,
+    cohort: np.ndarray,
+    halves: np.ndarray,
+    counts: np.ndarray,
+    stream: np.ndarray,
+    work: Work,
+    room: Callable[[int], int],
+) -> Drawn:
+    """Batches from one of two halves that ``halves``, a stream for each client, draws for this round; as with fixed
+    halves, support has the larger one, so that ``counts`` are the same in every round."""
+    sizes = population.counts[cohort]
+    owner = np.repeat(np.arange(len(cohort)), sizes)
+    place = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
+    order = np.lexsort((splitmix(halves[owner] + place.astype(np.uint64) * GOLDEN), owner))
+    mixed = (population.offsets[cohort][owner] + place)[order]
+    chosen = mixed[(2 * place < sizes[owner]) == (work.part == "support")]
+    examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
+    return _batches(np.cumsum(counts) - counts, len(chosen), examples, counts, stream, work, room)
 
 
 def pools(population: Population, works: Sequence[Work]) -> list[Pool]:

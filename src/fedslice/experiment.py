@@ -110,8 +110,16 @@ class Scorer:
         train, test = self.task.train, self.task.test
         some = train.subset(np.random.default_rng(0).permutation(len(train))[:TRAIN_CLIENTS])
         split = self.task.settings.get("split", "half")  # the task's, so that all algorithms are judged alike
-        judges = [Personal(each, adaptation, split=split) for each in (some, test)]
-        return [lambda judge=judge: judge(run.params(judge.ids())) for judge in judges]  # type: ignore[misc]
+        known, unseen = (Personal(each, adaptation, split=split) for each in (some, test))
+
+        def draw() -> np.ndarray | None:
+            most = self.task.judged
+            return None if most is None else np.random.default_rng(run.round).permutation(len(test))[:most]
+
+        return [
+            lambda: known(run.params(known.ids())),
+            lambda: unseen(run.params(unseen.ids()), clients=draw()),
+        ]
 
 
 @dataclass

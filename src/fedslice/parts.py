@@ -1,6 +1,7 @@
 """Support and query: a client's examples in two parts, one to adapt to the client, one to learn from or to judge by.
 
     half            a random half of each client's examples is support, fixed by a hash of client and example
+    fresh           another random half in every round of training; where there is no round, in evaluation, as half
     time            the earlier half by the column ``time``; ``time:COLUMN`` by another one
     f(population)   for each example true (support) or false (query); or 1, 0, and -1 for neither
 
@@ -14,10 +15,13 @@ import numpy as np
 
 from fedslice.errors import InputError
 from fedslice.hashing import GOLDEN, MIX1, splitmix
+from fedslice.heat import Heat
+from fedslice.model import Model
 from fedslice.population import Population
 
 Split: TypeAlias = str | Callable[[Population], np.ndarray]
 SUPPORT, QUERY, NEITHER = 1, 0, -1
+RANDOM = ("half", "fresh")
 
 
 def assign(population: Population, split: Split, most: int | None = None) -> np.ndarray:
@@ -60,13 +64,30 @@ def query(population: Population, split: Split) -> Population:
     return population.select(assign(population, split) == QUERY)
 
 
+def heat(population: Population, split: Split, model: Model, *, all_rows: bool = False, drawn: bool = False) -> Heat:
+    """The heat of what clients send who train on query examples and weigh by them: the rows of those examples, or with
+    ``all_rows`` (full MAML) and with ``"fresh"`` halves any of a client's rows.  Clients ``drawn`` in proportion to
+    their examples count for all of them, if they have a query.
+
+    >>> from fedslice.tasks import quadratic
+    >>> task = quadratic.example1(clients=4)
+    >>> heat(Population.from_arrays([0, 0, 0], rows=[[0], [0], [1]]), "fresh", task.model).examples
+    1.0
+    """
+    asked = None if split == "fresh" else query(population, split)
+    counts = population.counts // 2 if asked is None else asked.counts  # support has the larger half
+    if drawn:
+        counts = np.where(counts > 0, population.counts, 0)
+    return (population if asked is None or all_rows else asked).heat(model, counts)
+
+
 def check(split: Split) -> None:
     """Refuse a split that is not one."""
-    if callable(split) or (isinstance(split, str) and (split == "half" or split.partition(":")[0] == "time")):
+    if callable(split) or (isinstance(split, str) and (split in RANDOM or split.partition(":")[0] == "time")):
         return
     raise InputError(
-        f"split={split!r} is not known here: use 'half', 'time', 'time:COLUMN' or a function of a population that "
-        "gives true for the support examples; only training takes 'none', where all examples are both"
+        f"split={split!r} is not known here: use 'half', 'fresh', 'time', 'time:COLUMN' or a function of a population "
+        "that gives true for the support examples; only training takes 'none', where all examples are both"
     )
 
 
@@ -75,7 +96,7 @@ def _ranks(population: Population, split: str) -> np.ndarray:
     check(split)
     owners = population.owners
     position = np.arange(population.examples) - population.offsets[owners]
-    if split == "half":
+    if split in RANDOM:
         stream = splitmix(owners.astype(np.uint64) * MIX1 + GOLDEN)
         by = splitmix(stream + position.astype(np.uint64) * GOLDEN)
     else:

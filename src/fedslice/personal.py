@@ -102,8 +102,7 @@ class Personal:
         self.key, self.spaces = jax.random.key(seed), population.spaces(self.model)
         fields = self.model.fields(population.columns)
         self.planner = Planner(population, self.spaces, halves, seed, fields=fields)
-        clients = np.flatnonzero(self.planner.pools[1].counts)
-        self.cohorts = [clients[start : start + TOGETHER] for start in range(0, len(clients), TOGETHER)]
+        self.cohorts = self._cohorts(np.arange(len(population)))
         plans = [self.planner.plan(0, cohort)[0] for cohort in self.cohorts]  # they find the sizes to pad to
         self.scored = max((int(plan.phases[1].steps.max()) for plan in plans), default=1)
         self.mode, self.threads = choose(engine, None, _numbers(self.model, population), TOGETHER)
@@ -113,28 +112,34 @@ class Personal:
         """The rows, by space, that the population's examples need."""
         return {name: space.ids for name, space in self.spaces.items()}
 
-    def __call__(self, params: Params, steps: int | None = None) -> Gain:
-        """Judge ``params``, whose tables hold the rows :meth:`ids`; adapting stops after ``steps`` steps."""
+    def __call__(self, params: Params, steps: int | None = None, clients: np.ndarray | None = None) -> Gain:
+        """Judge ``params``, whose tables hold the rows :meth:`ids`; adapting stops after ``steps`` steps.  With
+        ``clients``, by number, only these are judged."""
         if steps is not None and steps < 0:
             raise InputError(f"steps={steps} must not be negative")
         own = [np.zeros(0, np.int64)]
         found: list[tuple[Any, Any]] = []
-        for plan, numbers in self._results(params, steps):
+        for plan, numbers in self._results(params, steps, self.cohorts if clients is None else self._cohorts(clients)):
             real = np.arange(SCORED) < plan.phases[1].sizes[:, :, None]
             own.append(np.broadcast_to(plan.clients[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
-        owners, clients = np.concatenate(own), len(self.population)
-        return Gain(*(tally(self.model, [part[when] for part in found], owners, clients) for when in (0, 1)))
+        owners, size = np.concatenate(own), len(self.population)
+        return Gain(*(tally(self.model, [part[when] for part in found], owners, size) for when in (0, 1)))
 
-    def _results(self, params: Params, steps: int | None) -> Iterator[tuple[Plan, Any]]:
+    def _cohorts(self, clients: np.ndarray) -> list[np.ndarray]:
+        """Those of the clients who have query examples, in groups that adapt side by side."""
+        chosen = np.intersect1d(clients, np.flatnonzero(self.planner.pools[1].counts))
+        return [chosen[start : start + TOGETHER] for start in range(0, len(chosen), TOGETHER)]
+
+    def _results(self, params: Params, steps: int | None, cohorts: list[np.ndarray]) -> Iterator[tuple[Plan, Any]]:
         """Each cohort's plan and numbers; cohorts run in threads where their clients run one after the other."""
 
         def one(plan: Plan) -> tuple[Plan, Any]:
             return plan, jax.block_until_ready(self.compiled(params, _slots(plan), plan.clients, plan.phases))
 
         with ThreadPoolExecutor(self.threads) as pool:
-            for start in range(0, len(self.cohorts), self.threads):
-                several = self.cohorts[start : start + self.threads]
+            for start in range(0, len(cohorts), self.threads):
+                several = cohorts[start : start + self.threads]
                 plans = [self.planner.plan(0, cohort)[0] for cohort in several]
                 yield from pool.map(one, [_stopped(plan, steps, self.scored) for plan in plans])
 

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedslice.draw import Drawn, pools
+from fedslice.draw import Drawn, fresh, pools
 from fedslice.hashing import GOLDEN, MIX1, MIX2, splitmix
 from fedslice.population import Population, numeric
 from fedslice.submodel import Submodels
 from fedslice.types import Work
+
+HALVES = MIX2 * np.array([0x68616C766573], np.uint64)  # a domain of their own, beyond the numbers of phases
 
 
 class Plan(NamedTuple):
@@ -132,11 +134,16 @@ class Planner:
         return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
 
     def _examples(self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray) -> Drawn:
-        """The batches of one phase."""
-        stream = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + cohort.astype(np.uint64) * MIX1
+        """The batches of one phase; none has room for more than the examples of the client that has the most."""
+        work = work._replace(batch=min(work.batch, self.pools[phase].most))
+        first = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + cohort.astype(np.uint64) * MIX1
+        stream = first
         if phase:
             stream = splitmix(stream + np.array([phase], np.uint64) * MIX2)  # a domain of its own, apart from epochs
         room = partial(self._grow, f"steps {phase}")
+        if work.part != "all" and work.split == "fresh":
+            halves = splitmix(first + HALVES)
+            return fresh(self.population, cohort, halves, counts, stream, work, room)
         return self.pools[phase].draw(cohort, counts, stream, work, room)
 
     def _rows(

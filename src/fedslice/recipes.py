@@ -110,19 +110,64 @@ def fednova(
 
 
 def scaffold(
-    model: Model, rate: float, *, clients: int, option: int = 2, server_rate: float = 1.0, **more: Any
+    model: Model,
+    rate: float,
+    *,
+    clients: int,
+    examples: int | None = None,
+    option: int = 2,
+    server_rate: float = 1.0,
+    **more: Any,
 ) -> Algorithm:
     """SCAFFOLD (Karimireddy et al. 2020), exact, with client memory; ``clients`` is N.
 
+    On tables it is to rounding the same as on dense leaves: the server moves a row for those who do not hold it.  Means
+    are uniform, as published; ``weights="examples"``, the weighted case of Ding et al. (2022), needs ``examples``, the
+    number that all clients have.
+
     >>> from fedslice.tasks import quadratic
-    >>> task = quadratic.example1(clients=4)
-    >>> scaffold(task.model, 0.1, clients=4, heat=task.train.heat(task.model), steps=5, batch=1).name
+    >>> scaffold(quadratic.example1(clients=4).model, 0.1, clients=4, steps=5, batch=1).name
     'scaffold'
     """
-    mix, work = _split(more, weights="uniform")
-    _need_heat(model, mix, "SCAFFOLD")
+    if more.get("heat") is not None:
+        raise InputError("SCAFFOLD as published has no heat correction: use recipes.scaffold_heat, or leave heat out")
+    mix, work = _split({"weights": "uniform", **more})
     local = local_parts.scaffold(model, rate, option=option, **work)
-    return _compose("scaffold", local, servers.scaffold(clients, server_rate), **mix)
+    return _compose("scaffold", local, servers.scaffold(_total(clients, examples, mix), server_rate), **mix)
+
+
+def scaffold_heat(
+    model: Model,
+    rate: float,
+    *,
+    clients: int,
+    examples: int | None = None,
+    option: int = 2,
+    server_rate: float = 1.0,
+    **more: Any,
+) -> Algorithm:
+    """SCAFFOLD among the holders of a row: c_m is the mean of their c_i, they alone move it, and their mean update is
+    corrected by heat, as in FedSubAvg.  Arguments as for :func:`scaffold`.
+
+    >>> from fedslice.tasks import quadratic
+    >>> task = quadratic.example1(clients=4)
+    >>> scaffold_heat(task.model, 0.1, clients=4, heat=task.train.heat(task.model), steps=5, batch=1).name
+    'scaffold-heat'
+    """
+    mix, work = _split({"weights": "uniform", **more})
+    _need_heat(model, mix, "Heat-corrected SCAFFOLD")
+    local = local_parts.scaffold(model, rate, option=option, holders=True, **work)
+    server = servers.scaffold(_total(clients, examples, mix), server_rate, holders=True)
+    return _compose("scaffold-heat", local, server, **mix)
+
+
+def _total(clients: int, examples: int | None, mix: dict[str, Any]) -> int:
+    """The weight of all clients, of which a variate is the mean."""
+    if mix["weights"] == "uniform":
+        return clients
+    if examples is None:
+        raise InputError("weights='examples' needs examples=population.examples, or the variate is no mean")
+    return examples
 
 
 def scaffold_approximate(model: Model, client: Optimizer, *, participation: float, **more: Any) -> Algorithm:
@@ -309,7 +354,7 @@ def fedrecon(
 ) -> Algorithm:
     """FedRecon (Singhal et al. 2021): local leaves rebuilt on support, global ones trained on query; local work as in
     ``client.reconstruct``.  Updates weigh as their query examples, so ``heat`` is that of the query part,
-    ``parts.query(population, split).heat(model)``.
+    ``parts.heat(population, split, model)``.
 
     >>> from fedslice.tasks import quadratic
     >>> model = quadratic.example1(clients=4).model

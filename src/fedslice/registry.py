@@ -113,7 +113,7 @@ def options_of(workload: Workload, real: bool) -> dict[str, Any]:
     """What else its generator, or its reader of real data, can be told, with the defaults.
 
     >>> options_of(find_task("movielens-mf"), real=True)
-    {'split': 'users', 'part': 'test', 'local': True}
+    {'split': 'users', 'part': 'test', 'local': True, 'judged': 0}
     """
     make = workload.load if real and workload.load is not None else workload.synthetic
     given = inspect.signature(make).parameters.values()

@@ -60,6 +60,20 @@ def comparison(groups: Mapping[str, Sequence[Experiment]]) -> str:
     return text_table(["algorithm", *goal, *(key.replace("_", " ") for key in metrics), "MB a round"], rows)
 
 
+def lines_of(head: str, cells: Mapping[str, Sequence[str]]) -> str:
+    """A heading and words in columns, all to the left.
+
+    >>> print(lines_of("ran with", {"a": ["x", ""], "bc": ["yy", "z"]}))
+    ran with
+      a   x
+      bc  yy  z
+    """
+    rows = [[key, *texts] for key, texts in cells.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([head, *(f"  {line}".rstrip() for line in shown)])
+
+
 def _rounds(runs: Sequence[Experiment]) -> str:
     found = [run.rounds_to_target() for run in runs]
     shown = [f"{runs[0].rounds}+" if value is None else str(value) for value in found]
@@ -72,8 +86,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def curves(groups: Mapping[str, Sequence[Experiment]], file: Path, title: str) -> Path:
     """Training loss and a test figure against rounds: mean over seeds, band from lowest to highest."""
-    plot = pyplot()
-    figure, axes = plot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, axes = picture(file, 11, 4.2, columns=2)
     first = next(iter(groups.values()))[0]
     keys = [
         "train_loss",
@@ -82,8 +95,9 @@ def curves(groups: Mapping[str, Sequence[Experiment]], file: Path, title: str) -
     keys[1] = "test_loss" if keys[1] in ("examples", "bytes_down") else keys[1]
     for axis, key in zip(axes, keys, strict=True):
         for name, runs in groups.items():
-            rounds = [line["round"] for line in runs[0].lines]
-            values = np.array([[line[key] for line in run.lines] for run in runs])
+            seen = [{line["round"]: line[key] for line in run.lines if key in line} for run in runs]
+            rounds = sorted(set.intersection(*map(set, seen)))
+            values = np.array([[one[number] for number in rounds] for one in seen])
             (line,) = axis.plot(rounds, values.mean(0), label=name, linewidth=1.8)
             axis.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
         if first.task.target and first.task.target.metric == key:
@@ -94,17 +108,16 @@ def curves(groups: Mapping[str, Sequence[Experiment]], file: Path, title: str) -
         axis.grid(alpha=0.25)
     axes[0].legend()
     figure.suptitle(title)
-    return _save(plot, figure, file)
+    return _save(figure, file)
 
 
 def heat_picture(heat: Heat, file: Path, title: str) -> Path:
     """Heat histogram on log scales."""
-    plot = pyplot()
+    figure, (axis,) = picture(file, 7, 4)
     edges, rows = heat.histogram(30)
-    figure, axis = plot.subplots(figsize=(7, 4), layout="constrained")
     axis.bar(edges[:-1], rows, width=np.diff(edges), align="edge", edgecolor="white", linewidth=0.5)
     axis.set(xscale="log", yscale="symlog", xlabel="clients that hold a row (heat)", ylabel="rows", title=title)
-    return _save(plot, figure, file)
+    return _save(figure, file)
 
 
 def learned_by_heat(models: Mapping[str, Any], table: str, file: Path | None) -> str:
@@ -122,8 +135,7 @@ def learned_by_heat(models: Mapping[str, Any], table: str, file: Path | None) ->
         f"{edges[i]:.0f}-{edges[i + 1] - 1:.0f}" if edges[i + 1] - edges[i] > 1 else f"{edges[i]:.0f}" for i in shown
     ]
     if file is not None:
-        plot = pyplot()
-        figure, axis = plot.subplots(figsize=(7, 4), layout="constrained")
+        figure, (axis,) = picture(file, 7, 4)
         width = 0.8 / len(sizes)
         for place, (name, values) in enumerate(sizes.items()):
             axis.bar(np.arange(len(shown)) + place * width, values, width, label=name)
@@ -131,26 +143,38 @@ def learned_by_heat(models: Mapping[str, Any], table: str, file: Path | None) ->
         axis.set(xlabel="clients that hold the row (heat)", ylabel="mean |weight| learned", yscale="log")
         axis.set_title("Do cold rows learn?")
         axis.legend()
-        _save(plot, figure, file)
+        _save(figure, file)
     columns = [labels, [f"{count:,}" for count in counts[shown]], *([f"{x:.4f}" for x in v] for v in sizes.values())]
     rows = list(zip(*columns, strict=True))
     return text_table(["held by clients", "rows", *(f"mean |w| {name}" for name in sizes)], rows)
 
 
-def pyplot() -> Any:
-    """Matplotlib without a screen, or an error that says how to get it."""
+def check_picture(file: Path) -> None:
+    """Refuse at once a picture that could not be written in the end.
+
+    >>> check_picture(Path("heat.png"))
+    """
     try:
-        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError as error:
         raise InputError("pictures need matplotlib: pip install 'fedslice[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plot
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if file.suffix[1:].lower() not in known:
+        raise InputError(f"{file}: a picture's name ends in .{', .'.join(known)}")
 
-    return plot
+
+def picture(file: Path, width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes, side by side; not by pyplot, so that the user's backend and figures stay as they are."""
+    check_picture(file)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-def _save(plot: Any, figure: Any, file: Path) -> Path:
+def _save(figure: Any, file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=130)
-    plot.close(figure)
     return file

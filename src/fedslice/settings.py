@@ -1,6 +1,7 @@
 """Settings as text: what ``--set key=value`` means, and how it becomes optimizers, stages and reductions."""
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import optax
@@ -25,11 +26,11 @@ COMMON: dict[str, tuple[Any, str]] = {
     "client": ("sgd", "the clients' optimizer: sgd, momentum, adagrad, adam, yogi, adamw, rmsprop, lion"),
     "client_rate": (0.1, "the clients' learning rate"),
     "gradient_clip": (0.0, "bound on the L2 norm of each local gradient, before the clients' optimizer (0: none)"),
-    "client_schedule": ("constant", "a factor on it by round: constant, linear:R, cosine:R, warmup:R, or joined by +"),
-    "server": (
-        "sgd",
-        "the server's optimizer, from the same list (adam, yogi: b1 0.9, b2 0.99, eps 1e-3 of the Field Guide)",
+    "client_schedule": (
+        "constant",
+        "a factor on it by round: constant, linear:R, cosine:R, exponential:F:R, warmup:R, joined by +",
     ),
+    "server": ("sgd", "the server's optimizer, from the same list"),
     "server_rate": (1.0, "the server's learning rate"),
     "server_schedule": ("constant", "a factor on it, as for the clients"),
     "clip": (0.0, "bound on the L2 norm of a client's update (0: none)"),
@@ -40,15 +41,35 @@ COMMON: dict[str, tuple[Any, str]] = {
     "threads": (0, "threads for map (0: one a core)"),
 }
 
-OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
-    "sgd": optax.sgd,
-    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
-    "adagrad": optax.adagrad,
-    "adam": lambda rate: optax.adam(rate, b1=0.9, b2=0.99, eps=1e-3),
-    "yogi": lambda rate: optax.yogi(rate, b1=0.9, b2=0.99, eps=1e-3),
-    "adamw": optax.adamw,
-    "rmsprop": optax.rmsprop,
-    "lion": optax.lion,
+# With each optimizer its constants, which are settings too: client_b1, server_eps and so on.  Adam and Yogi have those
+# of the Field Guide, the others optax's own.
+MOMENTS = {"b1": 0.9, "b2": 0.99, "eps": 1e-3}
+OPTIMIZERS: dict[str, tuple[Callable[..., optax.GradientTransformation], dict[str, float]]] = {
+    "sgd": (optax.sgd, {}),
+    "momentum": (lambda rate, b1: optax.sgd(rate, momentum=b1), {"b1": 0.9}),
+    "adagrad": (
+        lambda rate, eps, accumulator: optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps),
+        {"eps": 1e-7, "accumulator": 0.1},
+    ),
+    "adam": (optax.adam, MOMENTS),
+    "yogi": (
+        lambda rate, b1, b2, eps, accumulator: optax.chain(
+            optax.scale_by_yogi(b1, b2, eps, initial_accumulator_value=accumulator), optax.scale_by_learning_rate(rate)
+        ),
+        {**MOMENTS, "accumulator": 1e-6},
+    ),
+    "adamw": (optax.adamw, {"b1": 0.9, "b2": 0.999, "eps": 1e-8}),
+    "rmsprop": (
+        lambda rate, b2, eps, accumulator: optax.rmsprop(rate, decay=b2, eps=eps, initial_scale=accumulator),
+        {"b2": 0.9, "eps": 1e-8, "accumulator": 0.0},
+    ),
+    "lion": (optax.lion, {"b1": 0.9, "b2": 0.99}),
+}
+CONSTANTS = {
+    "b1": "decay of the first moment (momentum: of the momentum)",
+    "b2": "decay of the second moment",
+    "eps": "added to the root of the second moment (adagrad, rmsprop: under it)",
+    "accumulator": "what the second moment starts from",
 }
 
 
@@ -74,7 +95,7 @@ class Settings:
     def change(self, key: str, text: str) -> "Settings":
         """A copy with one setting changed, from text of the kind that its present value has."""
         if key not in self.values:
-            raise InputError(f"there is no setting {key!r} here; there are {', '.join(self.values)}")
+            raise InputError(self._missing(key))
         parsed = parse(key, text, type(self.values[key]))
         if key in AT_LEAST_ONE and parsed < 1:
             raise InputError(f"{key}={parsed} must be at least 1")
@@ -84,16 +105,37 @@ class Settings:
             other = {"weights": "uniform"}  # clients come as often as their examples say: size counts once
         return Settings({**self.values, **other, key: parsed}, self.said | {key})
 
+    def _missing(self, key: str) -> str:
+        """Why there is no such setting, and which one may be meant."""
+        side, _, constant = key.partition("_")
+        if constant in CONSTANTS and side in self.values:
+            having = ", ".join(name for name, (_, known) in OPTIMIZERS.items() if constant in known)
+            return f"{self.values[side]} has no {constant}, so {key} cannot be set; {having} have one: set {side} too"
+        return f"there is no setting {key!r} here; {nearest(key, self.values)}"
+
+    def with_constants(self) -> "Settings":
+        """A copy with the constants of both optimizers, where they were not set."""
+        sides = [side for side in ("client", "server") if side in self.values]
+        known = {f"{side}_{name}": value for side in sides for name, value in constants(self.values[side]).items()}
+        missing = {key: value for key, value in known.items() if key not in self.values}
+        return Settings({**self.values, **missing}, self.said)
+
     @property
     def work(self) -> dict[str, int]:
-        """Local work, for recipes."""
-        chosen = {name: self.values[name] for name in ("steps", "epochs") if self.values[name]}
-        return {**chosen, "batch": self.batch}
+        """Local work, for recipes; with both steps and epochs at most so many batches of the passes."""
+        return {name: self.values[name] for name in ("steps", "epochs", "batch") if self.values.get(name)}
+
+    def chosen(self, side: str, rate: Any, first: float | None = None) -> optax.GradientTransformation:
+        """The optimizer of the client or the server with its constants."""
+        given = {name: self.values.get(f"{side}_{name}") for name in CONSTANTS}
+        return optimizer(
+            self.values[side], rate, first, **{k: value for k, value in given.items() if value is not None}
+        )
 
     @property
     def client_optimizer(self) -> optax.GradientTransformation:
         """The clients' optimizer; its schedule acts through the client part."""
-        plain = optimizer(self.client, self.client_rate)
+        plain = self.chosen("client", self.client_rate)
         if self.gradient_clip < 0:
             raise InputError(f"gradient_clip={self.gradient_clip} must be positive, or 0 for none")
         return optax.chain(optax.clip_by_global_norm(self.gradient_clip), plain) if self.gradient_clip else plain
@@ -103,7 +145,7 @@ class Settings:
         """The server's optimizer with its schedule."""
         factor = schedule(self.server_schedule)
         rate = self.server_rate
-        return optimizer(self.server, rate if factor is None else lambda count: rate * factor(count), rate)
+        return self.chosen("server", rate if factor is None else lambda count: rate * factor(count), rate)
 
     @property
     def before_mean(self) -> list[Stage]:
@@ -148,29 +190,94 @@ def parse(key: str, text: str, kind: type) -> Any:
         raise InputError(f"{key}={text!r}: this must be {wanted}") from None
 
 
-def optimizer(name: str, rate: Any, first: float | None = None) -> optax.GradientTransformation:
-    """An optax optimizer by name; momentum is 0.9, adam and yogi have the Field Guide's b2 and epsilon.
+def optimizer(name: str, rate: Any, first: float | None = None, **given: float) -> optax.GradientTransformation:
+    """An optax optimizer by name, with constants other than its usual ones if ``given``.
 
-    >>> _ = optimizer("yogi", 0.01)
+    >>> _ = optimizer("yogi", 0.01), optimizer("adagrad", 0.1, accumulator=0.0, eps=1e-3)
     """
     if not (rate if first is None else first) > 0:
         raise InputError(
             f"a learning rate of {rate if first is None else first} is not possible: give a positive number"
         )
+    for key, value in given.items():
+        if not (0 <= value < 1 if key in ("b1", "b2") else value >= 0):
+            raise InputError(f"{key}={value} is not possible: {'from 0 to below 1' if key[0] == 'b' else 'at least 0'}")
+    return OPTIMIZERS[name][0](rate, **{**constants(name), **given})
+
+
+def constants(name: str) -> dict[str, float]:
+    """The constants of an optimizer and what they are where nobody says otherwise.
+
+    >>> constants("adagrad")
+    {'eps': 1e-07, 'accumulator': 0.1}
+    """
     if name not in OPTIMIZERS:
         raise InputError(f"there is no optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
-    return OPTIMIZERS[name](rate)
+    return OPTIMIZERS[name][1]
+
+
+def explained() -> dict[str, str]:
+    """What each shared setting means."""
+    usual = {
+        key: [f"{name} {known[key]:g}" for name, (_, known) in OPTIMIZERS.items() if key in known] for key in CONSTANTS
+    }
+    more = {
+        f"server_{key}": f"{meaning}: {', '.join(usual[key])}; client_{key} likewise"
+        for key, meaning in CONSTANTS.items()
+    }
+    return {key: meaning for key, (_, meaning) in COMMON.items()} | more
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """The setting that was perhaps meant, or all that there are.
+
+    >>> nearest("chort", ["cohort", "steps"]), nearest("colour", ["cohort", "steps"])
+    ("do you mean 'cohort'?", 'there are cohort, steps')
+    """
+    names = list(known)
+    close = difflib.get_close_matches(key, names, 1, 0.7)
+    return f"do you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+
+
+def change_of(text: str) -> tuple[str, str, str]:
+    """Algorithm (or nothing), key and value of one ``--set``.
+
+    >>> change_of("fedprox:mu=1"), change_of("reduce=trimmed:0.1")
+    (('fedprox', 'mu', '1'), ('', 'reduce', 'trimmed:0.1'))
+    """
+    key, sign, value = (part.strip() for part in text.partition("="))
+    if not sign:
+        raise InputError(f"--set {text}: write key=value, or ALGORITHM:key=value")
+    name, _, own = key.rpartition(":")
+    return name, own, value
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The settings in which two runs differ.
+
+    >>> differences({"mu": 1.0, "batch": 5}, {"mu": 0.01, "batch": 5, "heat": True})
+    'mu=1.0 there, mu=0.01 here; heat=True here only'
+    """
+    found = []
+    for key in dict.fromkeys([*there, *here]):
+        if key not in there or key not in here:
+            found.append(f"{key}={there[key]} there only" if key in there else f"{key}={here[key]} here only")
+        elif there[key] != here[key]:
+            found.append(f"{key}={there[key]} there, {key}={here[key]} here")
+    return "; ".join(found)
 
 
 def schedule(text: str) -> Schedule | None:
-    """A factor on a rate by round: ``linear:R`` and ``cosine:R`` fall to zero in R rounds, ``warmup:R`` rises in R.
+    """A factor on a rate by round: ``linear:R`` and ``cosine:R`` fall to zero in R rounds, ``exponential:F:R`` to the
+    share F in every R, ``warmup:R`` rises in R.
 
-    >>> float(schedule("warmup:10")(4))
-    0.5
+    >>> float(schedule("warmup:10")(4)), float(schedule("exponential:0.25:10")(5))
+    (0.5, 0.5)
     """
     kinds: dict[str, Callable[..., Any]] = {
         "linear": lambda rounds: optax.linear_schedule(1.0, 0.0, int(rounds)),
         "cosine": lambda rounds: optax.cosine_decay_schedule(1.0, int(rounds)),
+        "exponential": lambda factor, rounds: optax.exponential_decay(1.0, int(rounds), _positive(factor)),
         "warmup": lambda rounds: lambda count: optax.linear_schedule(0.0, 1.0, int(rounds))(count + 1),
         "constant": lambda: optax.constant_schedule(1.0),
     }
@@ -198,6 +305,12 @@ def _build(what: str, text: str, kinds: Mapping[str, Callable[..., Any]]) -> Any
         if isinstance(error, InputError):
             raise
         raise InputError(f"{what}={text!r}: its arguments do not fit ({error})") from None
+
+
+def _positive(text: str) -> float:
+    if not float(text) > 0:
+        raise ValueError(f"{text} must be positive")
+    return float(text)
 
 
 def _flag(text: str) -> bool:

@@ -94,6 +94,10 @@ def _paired(support: Phase, query: Phase) -> Phase:
 def _support(query: Work, split: Split, first_order: bool) -> Work:
     """The work on support batches.  First order only reads their rows; H changes them too, so then they are sent, and
     the phase is the query phase of the split the other way round."""
+    if split == "fresh" and not first_order:
+        raise InputError(
+            "full MAML sends support rows too, so its halves must be fixed: use split='half' or first_order"
+        )
     if split == "none":
         return query._replace(part="support", split=_all_support) if first_order else query
     return query._replace(part="support") if first_order else query._replace(split=_swapped(split))

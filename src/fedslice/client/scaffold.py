@@ -5,6 +5,9 @@
     sends y - x and c_i+ - c_i; all variates start at 0
 
 With tables a client keeps c_i for its own rows only, and all of them move in every step, so it works on all of S(i).
+Rows that it does not hold have g = 0 and c_i = 0 for ever: in a dense model they move by -eta c a step, which needs no
+client.  So of its own rows it sends how they differ from that, y - x + tau eta c, with tau eta, and the server does
+the rest (:mod:`fedslice.server.scaffold`): the published method, to rounding, on slices.
 """
 
 import jax
@@ -14,13 +17,22 @@ import optax
 from fedslice.client.local import check_rate, descend, everything, full_gradient, shift, subtract, work
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Client, Data, Key, Message, PyTree
+from fedslice.types import Array, Client, Data, Key, Message, PyTree
 
 
 def scaffold(
-    model: Model, rate: float, *, steps: int | None = None, epochs: int | None = None, batch: int = 32, option: int = 2
+    model: Model,
+    rate: float,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int = 32,
+    option: int = 2,
+    holders: bool = False,
 ) -> Client:
     """SGD of the given rate with control variates; the offer is (params, c).
+
+    With ``holders`` c of a row is the mean over its holders, who alone move it: y - x is sent as it is.
 
     >>> from fedslice.tasks import quadratic
     >>> scaffold(quadratic.example1(clients=4).model, 0.1, steps=2, batch=1).rows
@@ -45,7 +57,22 @@ def scaffold(
         some = metrics["steps"] > 0
         change = jax.tree.map(lambda after, before: jnp.where(some, after - before, 0), new, memory)
         kept = jax.tree.map(jnp.add, memory, change)
-        return Message(update, data.examples, metrics, {"variate": change}), kept
+        if holders or not model.tables:
+            return Message(update, data.examples, metrics, {"variate": change}), kept
+        span = rate * metrics["steps"]
+        update = {name: plus(leaf, span, c[name]) if name in model.tables else leaf for name, leaf in update.items()}
+        return Message(update, data.examples, metrics, {"variate": change, "span": span}), kept
 
     works = (local,) if option == 2 else (local, everything(batch))
     return Client(model, works, lambda params: jax.tree.map(jnp.zeros_like, params), run, rows="held")
+
+
+def plus(leaf: PyTree, factor: Array, direction: PyTree) -> PyTree:
+    """leaf + factor x direction, with one factor for all rows or one for each.
+
+    >>> plus(jnp.ones((2, 1)), jnp.array([1.0, 2.0]), jnp.full((2, 1), 3.0)).tolist()
+    [[4.0], [7.0]]
+    """
+    return jax.tree.map(
+        lambda x, d: x + factor.reshape(factor.shape + (1,) * (d.ndim - factor.ndim)) * d, leaf, direction
+    )

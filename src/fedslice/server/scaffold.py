@@ -1,36 +1,54 @@
 """SCAFFOLD's server (Karimireddy et al. 2020), and the stateless approximation of Ding et al. (appendix D.2).
 
 x <- x + eta_g mean(y_i - x),     c <- c + (|S| / N) mean(c_i+ - c_i)
+
+Clients move by -tau eta c the rows that they do not hold.  Nobody needs them for that: the server moves each row of a
+table by -eta_g mean(tau eta) c in every round, holders send the rest.  A row that the round does not touch keeps its c,
+so it is moved when it is next looked at, by all the rounds since: ``clock`` adds up eta_g mean(tau eta), ``seen`` is
+what it showed when the row was last written.
+
 approximation (eq. 47):  d <- (N - K)/N d + (K/N) mean(y_i - x),   x <- x + d
 """
 
 import jax
 import jax.numpy as jnp
 
+from fedslice.client.scaffold import plus
 from fedslice.errors import InputError
 from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
-def scaffold(clients: int, rate: float = 1.0) -> Server:
-    """The global control variate; ``clients`` is N, ``rate`` eta_g.
+def scaffold(total: float, rate: float = 1.0, holders: bool = False) -> Server:
+    """The global control variate; ``total`` is N, or the weight of all clients; ``rate`` eta_g.
 
-    |S| is the number of clients that really took part, so c stays the mean of the c_i however many that are.
+    |S| is the weight of the clients that really took part, so c stays the mean of the c_i however many that are.  With
+    ``holders`` nothing moves a row but the clients that hold it.
 
     >>> server = scaffold(100)
     """
-    check_clients(clients)
+    check_clients(total)
 
     def init(params: Params, rows: Rows) -> PyTree:
-        return params, jax.tree.map(jnp.zeros_like, params)
+        seen = {} if holders else {table: jnp.zeros(len(ids)) for table, ids in rows.items()}
+        return params, jax.tree.map(jnp.zeros_like, params), seen, jnp.zeros(())
+
+    def present(state: PyTree) -> Params:
+        params, c, seen, clock = state
+        return {name: plus(x, seen[name] - clock, c[name]) if name in seen else x for name, x in params.items()}
 
     def step(state: PyTree, message: Message) -> PyTree:
-        params, c = state
-        params = jax.tree.map(lambda x, d: x + rate * d, params, message.update)
-        share = message.weight / clients
+        _, c, seen, clock = state
+        params = jax.tree.map(lambda x, d: x + rate * d, present(state), message.update)
+        if seen:
+            moved = rate * message.extra["span"]
+            params = {name: plus(x, -moved, c[name]) if name in seen else x for name, x in params.items()}
+            clock = clock + moved
+            seen = {name: jnp.full_like(times, clock) for name, times in seen.items()}
+        share = message.weight / total
         c = jax.tree.map(lambda old, change: old + share * change, c, message.extra["variate"])
-        return params, c
+        return params, c, seen, clock
 
-    return Server(init, lambda state, survey: state, step, lambda state: state[0], needs_sum=True)
+    return Server(init, lambda state, survey: (present(state), state[1]), step, present, needs_sum=True)
 
 
 def approximate(participation: float) -> Server:
@@ -51,7 +69,7 @@ def approximate(participation: float) -> Server:
     return Server(init, lambda state, survey: state[0], step, lambda state: state[0])
 
 
-def check_clients(clients: int) -> None:
+def check_clients(clients: float) -> None:
     """N."""
     if clients < 1:
         raise InputError(f"clients={clients} must be the number of all clients, N")

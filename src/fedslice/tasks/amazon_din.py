@@ -39,17 +39,25 @@ LAST = 1_385_000_000  # the last second of the training data
 _FIRST = 800_000_000  # May 1995
 SETTINGS = {"cohort": 100, "steps": 10, "batch": 4, "weights": "examples", "gradient_clip": 5.0}
 RATES = {"": 0.1, "central": 0.05, "fedsubavg": 0.05}
+ALONE = {"fedadam": {"server_rate": 0.001, "server_b1": 0.9, "server_b2": 0.999}}
 TARGET = Target("auc", 0.6, below=False)
 PUBLISHED = {
     "rounds to target, CentralSGD": "20",
     "rounds to target, FedAvg": "200+",
     "rounds to target, FedProx": "200+",
     "rounds to target, Scaffold": "200+",
-    "rounds to target, FedAdam": "16 (server rate 0.001, b2 0.999)",
+    "rounds to target, FedAdam": "16",
     "rounds to target, FedSubAvg": "53",
     "rounds to target, FedSubAvg, 60 clients a round": "57",
     "rounds to target, FedSubAvg, 20 clients a round": "95",
     "best AUC in 200 rounds": "CentralSGD 0.654, FedSubAvg 0.641, FedAdam 0.633, FedAvg 0.523, FedProx 0.519",
+}
+OBSERVED = {  # on the authors' 1,859 files of users, the last fifth of each for testing
+    "rounds to target, CentralSGD": "70 (best AUC 0.671)",
+    "rounds to target, FedAvg": "90 (0.626)",
+    "rounds to target, FedAdam with server rate 0.01": "35",
+    "rounds to target, FedSubAvg": "10 (0.692)",
+    "share of five stars, hottest item": "0.555, 232 clients",
 }
 NEEDS = (
     "Download reviews_Electronics_5.json.gz, the paper's data, or ratings_Electronics.csv, which has more users, from "
@@ -127,7 +135,19 @@ def _task(data: Examples, source: str, first: int = 0) -> Task:
     if first:
         place = np.arange(train.examples) - train.offsets[train.owners]
         train = train.select(place < first)
-    return Task("amazon-din", model, train, test, SETTINGS, RATES, TARGET, PUBLISHED, source)
+    return Task(
+        "amazon-din",
+        model,
+        train,
+        test,
+        SETTINGS,
+        RATES,
+        TARGET,
+        PUBLISHED,
+        source,
+        algorithms=ALONE,
+        observed=OBSERVED,
+    )
 
 
 # -- the real data ------------------------------------------------------------------------------------------------
@@ -255,4 +275,6 @@ WORKLOAD = Workload(
     learning_rates=RATES,
     target=TARGET,
     published=PUBLISHED,
+    algorithms=ALONE,
+    observed=OBSERVED,
 )

@@ -8,6 +8,8 @@ from fedslice.model import Model
 from fedslice.population import Population
 from fedslice.types import Adaptation
 
+OBSERVED = "measured with fedslice on the real data"
+
 
 @dataclass(frozen=True, eq=False)
 class Target:
@@ -29,9 +31,12 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One workload, ready to train: ``settings`` and each algorithm's ``learning_rates`` are the published ones.
+    """One workload, ready to train: ``settings``, each algorithm's ``learning_rates`` and what else a single one of the
+    ``algorithms`` was run with are the published ones.
 
     ``measured`` is how many test (and training) examples are looked at while it trains, where more would take too long.
+    ``judged`` is how many of the test clients, drawn anew each time, are judged where clients adapt (None: all).
+    ``published`` results stand beside those ``observed`` with fedslice on the real data.
     """
 
     name: str
@@ -45,6 +50,9 @@ class Task:
     source: str = ""
     measured: int | None = None
     adaptation: Adaptation | None = None  # how clients get their local leaves, where the algorithm does not say
+    algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    observed: Mapping[str, str] = field(default_factory=dict)
+    judged: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +88,22 @@ class Workload:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     target: Target | None = None
     published: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    observed: Mapping[str, str] = field(default_factory=dict)  # with fedslice on the real data
 
     def sections(self) -> dict[str, dict[str, str]]:
-        """What is published about it, by heading."""
+        """What is published about it, and what was found, by heading."""
         goal = self.target
         aim = {"target": f"{goal.metric} {'at most' if goal.below else 'at least'} {goal.value:g}"} if goal else {}
         rates = {f"client rate{name and f', {name}'}": rate for name, rate in self.learning_rates.items()}
+        alone = {
+            f"settings of {name}": ", ".join(f"{key} {value:.4g}" for key, value in given.items())
+            for name, given in self.algorithms.items()
+        }
         parts = {
             "as published": self.statistics,
-            "settings": {**self.settings, **rates, **aim},
+            "settings": {**self.settings, **rates, **alone, **aim},
             "published results": self.published,
+            OBSERVED: self.observed,
         }
         return {title: {key: str(value) for key, value in cells.items()} for title, cells in parts.items() if cells}

@@ -43,6 +43,7 @@ PAIRS = (
 )
 SETTINGS = {"cohort": 10, "epochs": 1, "batch": 16, "weights": "examples"}
 LEARNING_RATES = {"": 0.1, "fedadam": 0.01}
+ALONE = {"fedadam": {"server_rate": 10**-2.5}}  # GLD-23k
 LARGE_RATES = {"": 10**-1.5}  # GLD-160k
 SMALL_RATES = {"": 0.01}  # for narrow models of small images; ours
 PUBLISHED = {
@@ -118,7 +119,8 @@ def load(path: str | Path, side: int = SIDE) -> Task:
 
 def _task(model: Model, train: Population, test: Population, rates: dict[str, float], source: str) -> Task:
     settings = {**SETTINGS, "cohort": min(10, len(train))}
-    return Task(NAME, model, train, test, settings, rates, None, PUBLISHED, source)
+    alone = ALONE if rates is LEARNING_RATES else {}
+    return Task(NAME, model, train, test, settings, rates, None, PUBLISHED, source, algorithms=alone)
 
 
 def _read(path: Path, side: int) -> Arrays:
@@ -212,5 +214,6 @@ WORKLOAD = Workload(
     settings=SETTINGS,
     learning_rates=LEARNING_RATES,
     published=PUBLISHED,
+    algorithms=ALONE,
     algorithm="fedavg",
 )
