@@ -64,7 +64,7 @@ class Kept:
         for cohort in self.cohorts:
             plan, _ = self.planner.plan(0, cohort)
             numbers = self.compiled(params, self.run.memory[0], *self._rows(plan), plan.clients, plan.phases[0].batches)
-            real = np.arange(SCORED) < plan.phases[0].sizes[:, :, None]
+            real = plan.phases[0].real
             owners.append(np.broadcast_to(plan.clients[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
         own, clients = np.concatenate(owners), len(self.population)

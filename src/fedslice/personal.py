@@ -120,7 +120,7 @@ class Personal:
         own = [np.zeros(0, np.int64)]
         found: list[tuple[Any, Any]] = []
         for plan, numbers in self._results(params, steps, self.cohorts if clients is None else self._cohorts(clients)):
-            real = np.arange(SCORED) < plan.phases[1].sizes[:, :, None]
+            real = plan.phases[1].real
             own.append(np.broadcast_to(plan.clients[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
         owners, size = np.concatenate(own), len(self.population)

@@ -44,6 +44,12 @@ class PhasePlan(NamedTuple):
     batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
     examples: Any  # float32 [K]: the examples that they are drawn from
 
+    @property
+    def real(self) -> np.ndarray:
+        """bool [K, S, B]: which examples of the batches are no padding."""
+        width = next(iter(self.batches.values())).shape[2]
+        return np.arange(width) < self.sizes[:, :, None]
+
 
 class Traffic(NamedTuple):
     """What a round moves: real clients and examples, for each client its rows down (S(i)) and up (trained), and the
