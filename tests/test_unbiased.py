@@ -93,6 +93,15 @@ def test_the_mean_over_all_cohorts_is_the_round_of_all_clients(name: str) -> Non
             np.testing.assert_allclose((expected - before)[size:], share * (everybody - before)[size:], atol=1e-5)
 
 
+def test_weights_by_examples_are_a_ratio_estimator() -> None:
+    """The cohort's weight, which divides, is random too: the mean over cohorts is off, the less the larger they are.
+    What is exact for the same objective is to draw by examples (tests/test_weighted.py)."""
+    rounds = Rounds(R.fedsubavg(MODEL, optax.sgd(RATE), heat=HEAT, **ONCE))
+    everybody = rounds.after(range(N))
+    gaps = [np.abs(rounds.expected(clients) - everybody).max() for clients in (1, 2, 3)]
+    assert gaps[0] > gaps[1] > gaps[2] > 1e-3
+
+
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_with_heat_a_round_of_all_clients_is_the_mean_over_holders(name: str) -> None:
     run = run_of(ONE_STEP[name], PEOPLE)

@@ -76,7 +76,11 @@ def _server(name: str, rule: str, server: str, rate: float) -> Method:
         "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019."
         if server == "momentum"
         else "Reddi et al., Adaptive Federated Optimization, ICLR 2021 (optax's rule"
-        + ("; b1 0.9, b2 0.99, eps 1e-3)." if server != "adagrad" else ", accumulator from 0.1)."),
+        + (
+            ", with bias correction, which the paper leaves out; b1 0.9, b2 0.99, eps 1e-3)."
+            if server != "adagrad"
+            else ": v from 0.1, eps 1e-7 under the root; the paper's is sqrt(v) + eps)."
+        ),
         "Rates of client and server are tuned together. On tables it is lazy: rows outside the round keep value and moments.",
         "2d",
         "tau b",
@@ -105,7 +109,8 @@ ALGORITHMS: dict[str, Method] = {
         "    (N / n_m for uniform weights; 1 for dense leaves)",
         "Ding et al., Federated Submodel Optimization for Hot and Cold Data Features, NeurIPS 2022.",
         "Wherever rows differ in heat. A row held by one client moves about N/K times as far as that client's update, so a "
-        "rate that suits FedAvg can be too large; --set clip=1 helps.",
+        "rate that suits FedAvg can be too large; --set clip=1 helps. Over all cohorts the mean round is the mean over each row's holders: exactly "
+        "with weights=uniform, and with sampler=weighted; weights=examples, the paper's experiments, make a ratio estimator, right up to O(1/K).",
         "2d",
         "tau b",
         builders.family(recipes.fedsubavg),
@@ -113,12 +118,16 @@ ALGORITHMS: dict[str, Method] = {
         fixed={"heat": True},
     ),
     "fedavgm": _server("momentum 0.9", "m <- 0.9 m + delta,   x <- x + eta_s m", "momentum", 1.0),
-    "fedadagrad": _server("Adagrad", "v <- v + delta^2,   x <- x + eta_s delta / (sqrt(v) + eps)", "adagrad", 0.1),
+    "fedadagrad": _server("Adagrad", "v <- v + delta^2,   x <- x + eta_s delta / sqrt(v + eps)", "adagrad", 0.1),
     "fedadam": _server(
         "Adam", "m, v <- moments of delta (bias-corrected),   x <- x + eta_s m / (sqrt(v) + eps)", "adam", 0.01
     ),
     "fedyogi": _server(
-        "Yogi", "v <- v - (1 - b2) sign(v - delta^2) delta^2,   x <- x + eta_s m / (sqrt(v) + eps)", "yogi", 0.01
+        "Yogi",
+        "m as Adam's,   v <- v - (1 - b2) sign(v - delta^2) delta^2   (both from 1e-6, bias-corrected)\n"
+        "x <- x + eta_s m / (sqrt(v) + eps)",
+        "yogi",
+        0.01,
     ),
     "fedsgd": Method(
         "one full-batch gradient of each client, one server step",
@@ -200,7 +209,8 @@ ALGORITHMS: dict[str, Method] = {
         "SCAFFOLD's stateless server-side approximation",
         "d <- (N - K)/N d + (K/N) sum_i w_i delta_i / sum_i w_i,   x <- x + d",
         "Ding et al. 2022, appendix D.2, eq. 47.",
-        "The baseline of the FedSubAvg paper's CTR tasks.",
+        "The baseline of the FedSubAvg paper's CTR tasks. On tables it is lazy, a choice: rows outside the round wait with their d, where eq. 47 "
+        "moves all coordinates in every round.",
         "2d",
         "tau b",
         builders.approximate,
@@ -211,8 +221,9 @@ ALGORITHMS: dict[str, Method] = {
         "clients step with the server's optimizer, its state frozen, and a corrected gradient",
         "c = mean_i grad f_i(x);   y <- y - U(g(y; xi) - g(x; xi) + c, s);   x <- x + mean(y_i - x);   s moves with c",
         "Karimireddy et al., Breaking the Centralized Barrier for Cross-Device Federated Learning, NeurIPS 2021.",
-        "Cross-device runs with momentum or adaptive steps. --set client=momentum chooses U. On tables c is the mean over a "
-        "row's holders and rows are heat-corrected.",
+        "Cross-device runs with momentum or adaptive steps. --set client=momentum chooses U. On tables c is the mean over the "
+        "row's holders in the cohort, and heat corrects the update alone. U is optax's rule, a choice: Adam advances v by the step's own gradient before it "
+        "uses it (and forgets that again), where the paper's U takes v as it stands in s.",
         "4d and the optimizer's state",
         "2 tau b + |D_i|",
         builders.mime(lite=False),
@@ -234,7 +245,8 @@ ALGORITHMS: dict[str, Method] = {
         "a survey of the cohort's gradients, then proximal local steps with a linear correction",
         "min_y F_i(y) + <mean_j grad F_j(x) - grad F_i(x), y - x> + mu/2 ||y - x||^2",
         "Li et al., FedDANE: A Federated Newton-Type Method, 2019.",
-        "Full participation, smooth losses; with small cohorts the surveyed gradient is noisy. Heat-corrected on tables.",
+        "Full participation, smooth losses; with small cohorts the surveyed gradient is noisy. On tables it is the mean over the "
+        "row's holders in the cohort, and heat corrects the update alone.",
         "4d",
         "tau b + 2 |D_i|",
         builders.feddane,
@@ -247,7 +259,8 @@ ALGORITHMS: dict[str, Method] = {
         "min_y F_i(y) + <lambda_i, y - x> + mu/2 ||y - x||^2,   lambda_i <- lambda_i + mu (y - x)\n"
         "lambda <- lambda + (K/N) mu mean(y_i - x),   x <- x + mean(y_i - x) + lambda / mu",
         "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021.",
-        "Few, stable clients: converges to a true stationary point with long local work.",
+        "Few, stable clients: converges to a true stationary point with long local work. On tables it is lazy, a choice: rows outside the round wait with "
+        "their lambda, where the paper moves all coordinates by lambda / mu in every round.",
         "2d",
         "tau b",
         builders.feddyn,
@@ -327,8 +340,8 @@ ALGORITHMS: dict[str, Method] = {
         "clients with a higher loss count more",
         "Delta_i = F_i^q L (x - y_i),   h_i = q F_i^(q-1) ||L (x - y_i)||^2 + L F_i^q,   x <- x - sum Delta_i / sum h_i",
         "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020.",
-        "A more even quality over clients; q = 0 is FedAvg with uniform weights. L = 1 / client rate; F_i is the loss of the "
-        "first batch.",
+        "A more even quality over clients; q = 0 is FedAvg with uniform weights. L = 1 / client rate. F_i is the loss of the client's first batch, "
+        "a choice that costs no extra pass: the paper's is that of all its examples, and a power of an estimate is not unbiased.",
         "2d",
         "tau b",
         builders.qffl,

@@ -5,6 +5,9 @@
 
 U is the optimizer's rule and s its state, which only the server moves, with c.  Of a table's row c is the mean over
 the cohort's holders; heat corrects the update alone.
+
+A choice: U is optax's rule.  SGD's momentum is the paper's, beta m + g.  Adam and its kin first advance m and v by the
+step's own gradient, use them, and forget that again; the paper's U takes v as it stands in s.
 """
 
 import jax

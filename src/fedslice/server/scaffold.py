@@ -8,6 +8,10 @@ so it is moved when it is next looked at, by all the rounds since: ``clock`` add
 what it showed when the row was last written.
 
 approximation (eq. 47):  d <- (N - K)/N d + (K/N) mean(y_i - x),   x <- x + d
+
+A choice: on tables the approximation is lazy.  The rows of the round move, the others keep their d; eq. 47 moves all
+coordinates by d in every round (the cold row of Example 1, N = 100, K = 10, 5 steps of rate 0.1, from 1, is at 0.78
+after 100 rounds, and at 0.56 if it moves in all of them).
 """
 
 import jax
