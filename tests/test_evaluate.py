@@ -10,6 +10,7 @@ import pytest
 from problems import ROWS, logistic, people, run_of
 
 import fedslice as fs
+from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator, Scores
 from fedslice.model import Model, Table
 from fedslice.population import Population
@@ -87,12 +88,11 @@ def test_local_leaves_get_first_values() -> None:
     assert fs.evaluate(run, population).pooled == {"loss": pytest.approx(2.0)}
 
 
-def test_nothing_to_evaluate_is_not_a_number(run: Any) -> None:
-    """A split by time may leave the test set empty."""
+def test_nothing_to_evaluate_is_refused(run: Any) -> None:
+    """A loss of no examples is no number, which a reader may take for a result."""
     population = people()
-    scores = fs.evaluate(run, population.select(population.owners < 0))
-    assert np.isnan(scores.pooled["loss"])
-    assert np.isnan(scores.clients["loss"]).all()
+    with pytest.raises(InputError, match="no examples to measure on"):
+        fs.evaluate(run, population.select(population.owners < 0))
 
 
 def test_spread_over_clients() -> None:

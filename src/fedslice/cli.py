@@ -125,6 +125,9 @@ def _task_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--client", help="column of --data that names the client")
     parser.add_argument("--label", help="column of --data to predict, 0 or 1")
     parser.add_argument("--features", help="columns of --data, separated by commas, whose values have weights")
+    parser.add_argument(
+        "--text", default="", help="those of them that are names, though they look like fractions or dates"
+    )
 
 
 def _training_arguments(parser: argparse.ArgumentParser) -> None:

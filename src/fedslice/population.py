@@ -87,7 +87,8 @@ class Population:
         spaces = self.spaces(model)
         masses = {name: spaces[space].heat(self.counts) for name, space in model.space_of.items()}
         ids = {name: spaces[space].ids for name, space in model.space_of.items()}
-        return Heat(int(np.sum(self.counts > 0)), float(self.examples), ids, masses)
+        rows = {name: table.rows for name, table in model.tables.items()}
+        return Heat(int(np.sum(self.counts > 0)), float(self.examples), ids, masses, rows)
 
     def select(self, keep: np.ndarray) -> "Population":
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""
@@ -109,12 +110,13 @@ class Population:
         clients: float | None = None,
         examples: float | None = None,
         time: str | None = None,
-        at: float | None = None,
+        at: Any = None,
         seed: int = 0,
     ) -> tuple["Population", "Population"]:
         """(train, test).  ``clients=0.1`` holds out a tenth of the clients; ``examples=0.2`` a random fifth of all
         examples, whoever owns them; ``time="column"`` with ``at=`` puts what is later than ``at`` into the test set, or
-        with ``examples=`` each client's latest share.
+        with ``examples=`` each client's latest share.  ``at`` is a number, or a moment (a datetime, a pandas or NumPy
+        time stamp, "2013-11-21 12:00"; UTC unless it says otherwise) for a column of seconds since 1970.
         """
         for name, share in (("clients", clients), ("examples", examples)):
             if share is not None and not 0 < share < 1:
@@ -133,14 +135,18 @@ class Population:
             late = self._later(time, at, examples)
         else:
             raise InputError("give one of clients=, examples=, time= with at=, or time= with examples=")
+        for name, empty in (("training", late.all()), ("test", not late.any())):
+            if empty:
+                span = f"; {time!r} goes from {self.columns[time].min()} to {self.columns[time].max()}" if time else ""
+                raise InputError(f"this split leaves the {name} set without examples{span}: split otherwise")
         return self.select(~late), self.select(late)
 
-    def _later(self, time: str, at: float | None, share: float | None) -> np.ndarray:
+    def _later(self, time: str, at: Any, share: float | None) -> np.ndarray:
         if time not in self.columns:
             raise InputError(f"there is no column {time!r} to split by; there is {sorted(self.columns)}")
         stamps = self.columns[time]
         if at is not None:
-            return np.asarray(stamps > at)
+            return np.asarray(stamps > _moment(at))
         order = np.lexsort((stamps, self.owners))
         rank = np.empty(self.examples, np.int64)
         rank[order] = np.arange(self.examples) - self.offsets[self.owners]
@@ -168,6 +174,21 @@ class Population:
             "heat dispersion": heat.dispersion,
             "sparsity": heat.sparsity,
         }
+
+
+def _moment(at: Any) -> float:
+    """Seconds since 1970 of a moment in time, or the number given."""
+    if isinstance(at, int | float | np.number):
+        return float(at)
+    if getattr(at, "tzinfo", None) is not None:
+        return float(at.timestamp())
+    try:
+        moment = np.datetime64(at, "us")  # without a zone: UTC, as in the columns that frames makes
+    except (ValueError, TypeError):
+        moment = np.datetime64("NaT")
+    if np.isnat(moment):
+        raise InputError(f"at={at!r}: give a number, a datetime, or a text such as '2013-11-21 12:00'")
+    return float(moment.astype(np.int64)) / 1e6
 
 
 def _check(owner: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:

@@ -254,6 +254,7 @@ def qffl(
     'qffl'
     """
     local = local_parts.sgd(model, optax.sgd(rate), **work)
+    _check_heat(model, heat)
     return algorithm(local, [*stages, parts.qffl(q, rate, heat)], servers.optimize(), name="qffl")
 
 
@@ -396,7 +397,13 @@ def _compose(
     reduce: Reduce | None = None,
     survey: Client | None = None,
 ) -> Algorithm:
+    _check_heat(local.model, heat)
     return algorithm(local, [*stages, parts.mean(weights, heat)], server, reduce, name, survey)
+
+
+def _check_heat(model: Model, heat: Heat | None) -> None:
+    if heat is not None:
+        heat.check({name: table.rows for name, table in model.tables.items()})
 
 
 def _need_heat(model: Model, mix: dict[str, Any], name: str) -> None:

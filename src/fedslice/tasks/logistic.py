@@ -39,7 +39,13 @@ def logistic(rows: int) -> Model:
         return ((logit(params, batch) > 0) == (batch["label"] > 0.5)).astype(jnp.float32)
 
     table = Table(rows=rows, fields=("features",))
-    return Model(lambda key: {"bias": jnp.zeros(())}, loss, {"weight": table}, metrics={"accuracy": accuracy})
+    return Model(
+        lambda key: {"bias": jnp.zeros(())},
+        loss,
+        {"weight": table},
+        metrics={"accuracy": accuracy},
+        ranges={"label": 2},
+    )
 
 
 def one_space(population: Population, fields: Sequence[str], label: str | None) -> tuple[Population, int]:
