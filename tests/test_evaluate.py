@@ -10,6 +10,7 @@ import pytest
 from problems import ROWS, logistic, people, run_of
 
 import fedslice as fs
+from fedslice import export
 from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator, Scores
 from fedslice.model import Model, Table
@@ -108,3 +109,26 @@ def test_a_model_that_is_traced_otherwise_for_one_example_is_sized_too() -> None
     """Some operations vanish for a batch of one, as in the hand-written LSTM."""
     task = fs.tasks.sent140_lstm.synthetic(scale=0.01)
     assert len(fs.Evaluator(task.model, task.test).chunks) >= 1
+
+
+def test_examples_of_padding_alone_train_and_are_measured() -> None:
+    """Then no row is held at all: the model is its bias, whose steps are those of a model without a table."""
+    fields = {"features": [[-1, -1]] * 3, "label": [1.0, 0.0, 1.0]}
+    padding = Population.from_arrays([0, 0, 1], **fields)
+    table = Model(
+        lambda key: {"b": jnp.zeros(())},
+        lambda p, b: (p["b"] + fs.lookup(p["w"], b["features"]).sum(1) - b["label"]) ** 2,
+        {"w": Table(5, "features")},
+    )
+    bias = Model(table.init, lambda p, b: (p["b"] - b["label"]) ** 2)
+    heat = padding.heat(table)
+    assert len(heat.counts("w")) == 0
+    for make in (lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), steps=2, batch=1),
+                 lambda m: fs.recipes.ditto(m, optax.sgd(0.1), pull=0.5, steps=2, batch=1)):  # fmt: skip
+        one, two = (run_of(make(model), padding) for model in (table, bias))
+        for run in (one, two):
+            run.train(3, progress=False)
+        assert fs.evaluate(one, padding).pooled == pytest.approx(fs.evaluate(two, padding).pooled)
+    fed = run_of(fs.recipes.fedsubavg(table, optax.sgd(0.1), heat=heat, steps=2, batch=1), padding)
+    fed.train(1, progress=False)
+    assert export.model_of(fed).tables["w"].heat.tolist() == [0]

@@ -41,15 +41,16 @@ class Exported(NamedTuple):
 
 def model_of(run: Run) -> Exported:
     """The run's model: dense leaves, and every table row that some client holds."""
-    heat, ids_of = run.population.heat(run.model), {name: space.ids for name, space in run.spaces.items()}
+    ids_of = {name: space.ids for name, space in run.spaces.items()}
     several = run.algorithm.server.several  # then each row, and each dense leaf, has all models side by side
     params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
     tables = {}
     for name, table in run.model.tables.items():
-        ids = run.spaces[run.model.space_of[name]].ids
+        space = run.spaces[run.model.space_of[name]]
         known = next((run.population.names[f] for f in table.fields if f in run.population.names), None)
-        names = [] if known is None else known[ids].astype(str).tolist()
-        tables[name] = Rows(ids, names, heat.counts(name).astype(np.int64), np.asarray(params[name]))
+        names = [] if known is None or not len(known) else known[space.ids].astype(str).tolist()
+        heat = space.heat(run.population.counts)[:, 0].astype(np.int64)
+        tables[name] = Rows(space.ids, names, heat, np.asarray(params[name]))
     rest = {name: leaf for name, leaf in params.items() if name not in tables}
     paths = jax.tree_util.tree_leaves_with_path(rest)
     return Exported(

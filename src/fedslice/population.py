@@ -69,13 +69,17 @@ class Population:
         return {}
 
     def submodels(self, fields: Sequence[str], rows: int) -> Submodels:
-        """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once, then kept)."""
+        """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once, then kept).
+
+        Where all is padding, row 0 stands in, held by nobody: no table is without rows, which JAX cannot read from.
+        """
         key = (tuple(fields), rows)
         if key not in self._indexes:
             missing = [name for name in fields if name not in self.columns]
             if missing:
                 raise InputError(f"the data has no column {missing}; it has {sorted(self.columns)}")
-            self._indexes[key] = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+            found = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+            self._indexes[key] = found if len(found.ids) else found._replace(ids=np.zeros(1, np.int64))
         return self._indexes[key]
 
     def spaces(self, model: Model) -> dict[str, Submodels]:
@@ -86,7 +90,9 @@ class Population:
         """How many clients, and how many of their examples, stand behind each row of the model's tables."""
         spaces = self.spaces(model)
         masses = {name: spaces[space].heat(self.counts) for name, space in model.space_of.items()}
-        ids = {name: spaces[space].ids for name, space in model.space_of.items()}
+        held = {name: mass[:, 0] > 0 for name, mass in masses.items()}
+        ids = {name: spaces[space].ids[held[name]] for name, space in model.space_of.items()}
+        masses = {name: mass[held[name]] for name, mass in masses.items()}
         rows = {name: table.rows for name, table in model.tables.items()}
         return Heat(int(np.sum(self.counts > 0)), float(self.examples), ids, masses, rows)
 
