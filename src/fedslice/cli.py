@@ -100,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
 
     out = sub.add_parser("export", help="the trained tables of a run, with your names for the rows")
     out.add_argument("run", type=Path, help="the --out folder of a run")
-    out.add_argument("file", type=Path, help="to write: .parquet, .npz or .safetensors")
+    out.add_argument(
+        "file", type=Path, help="to write: .npz, .safetensors or .parquet (with NAME.dense.parquet beside it)"
+    )
     out.set_defaults(act=commands.export_run)
     return parser
 

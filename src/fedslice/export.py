@@ -63,7 +63,7 @@ def write_model(model: Exported, folder: Path) -> None:
     arrays = {f"dense/{path}": leaf for path, leaf in model.dense.items()}
     for name, rows in model.tables.items():
         arrays |= {f"table/{name}/ids": rows.ids, f"table/{name}/heat": rows.heat, f"table/{name}/values": rows.values}
-    atomic_write(folder / MODEL, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+    atomic_write(folder / MODEL, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
     names = {name: rows.names for name, rows in model.tables.items()}
     atomic_write(folder / NAMES, json.dumps(names, ensure_ascii=False).encode())
 
@@ -87,7 +87,11 @@ def read_model(folder: Path) -> Exported:
 
 
 def export(model: Exported, file: Path) -> list[Path]:
-    """To ``.npz``, ``.safetensors`` or ``.parquet`` (one file a table, named after it when there are several)."""
+    """All that is needed to predict, to ``.npz``, ``.safetensors`` or ``.parquet``; returns the files written.
+
+    Parquet has one file a table, named after it when there are several (``weights-item.parquet``), and one for the
+    dense leaves, such as a bias: ``weights.dense.parquet``, with the columns leaf, shape and values.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == ".parquet":
         return _parquet(model, file)
@@ -101,7 +105,7 @@ def export(model: Exported, file: Path) -> list[Path]:
             np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
     elif file.suffix == ".safetensors":
         about = {f"{name}.names": json.dumps(rows.names) for name, rows in model.tables.items()}
-        atomic_write(file, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, about))
+        atomic_write(file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
     else:
         raise InputError(f"{file.name}: give a name ending in .parquet, .npz or .safetensors")
     return [file]
@@ -113,15 +117,40 @@ def _parquet(model: Exported, file: Path) -> list[Path]:
         from pyarrow import parquet
     except ImportError as error:
         raise InputError("Parquet needs pyarrow: pip install 'fedslice[data]'") from error
-    if not model.tables:
-        raise InputError("the model has no tables to export as Parquet: use .npz or .safetensors")
     files = []
     for name, rows in model.tables.items():
-        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values.reshape(len(rows.values), -1))
+        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values)
+        if rows.values.ndim > 2:
+            values = rows.values.tolist()
+        values = pyarrow.array(values, _lists(pyarrow, rows.values))
         columns = {"row": rows.ids, "heat": rows.heat, name: values}
         if rows.names:
             columns = {"name": rows.names, **columns}
         path = file if len(model.tables) == 1 else file.with_stem(f"{file.stem}-{name}")
         parquet.write_table(pyarrow.table(columns), path)
         files.append(path)
+    if model.dense:
+        path = file.with_stem(f"{file.stem}.dense") if model.tables else file
+        parquet.write_table(_leaves(pyarrow, model.dense), path)
+        files.append(path)
     return files
+
+
+def _lists(pyarrow: Any, values: np.ndarray) -> Any:
+    """The type of a row: a number, or lists in lists as its shape has axes."""
+    kind = pyarrow.from_numpy_dtype(values.dtype)
+    for _ in values.shape[1:]:
+        kind = pyarrow.list_(kind)
+    return kind
+
+
+def _leaves(pyarrow: Any, dense: dict[str, np.ndarray]) -> Any:
+    """One row a leaf: its path, its shape, and its numbers one after the other."""
+    kind = np.result_type(*(leaf.dtype for leaf in dense.values()))
+    return pyarrow.table(
+        {
+            "leaf": list(dense),
+            "shape": pyarrow.array([list(leaf.shape) for leaf in dense.values()], pyarrow.list_(pyarrow.int64())),
+            "values": [leaf.astype(kind).reshape(-1) for leaf in dense.values()],
+        }
+    )
