@@ -136,6 +136,9 @@ class Experiment:
         self.lines = self._open(run)
         for line in self.lines:
             self.emit(line)
+        if not self.lines and not run.round:  # where every curve starts, and what it is compared with
+            given = {f"baseline_{name}": value for name, value in self.task.baseline.items()}
+            self._record({"round": 0, **scorer(run), **given, **self._traffic(run)})
         clock = _Clock()
         with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
             while run.round < self.rounds:

@@ -45,6 +45,7 @@ class Task:
     source: str = ""
     measured: int | None = None
     adaptation: Adaptation | None = None  # how clients get their local leaves, where the algorithm does not say
+    baseline: Mapping[str, float] = field(default_factory=dict)  # test figures of what needs no training
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedslice.population import Population
 from fedslice.tasks import ratings as data
 from fedslice.tasks.base import Target, Task, Workload
-from fedslice.tasks.logistic import logistic
+from fedslice.tasks.logistic import baseline, logistic
 from fedslice.tasks.ratings import AGES, GENDERS, Ratings
 from fedslice.tasks.ratings_synthetic import synthetic as generate
 
@@ -57,7 +57,10 @@ def _task(ratings: Ratings, source: str) -> Task:
     )
     people = Population(people.columns, people.offsets, ratings.user_names[people.clients], people.names)
     train, test = people.split(examples=0.2, seed=0)
-    return Task(NAME, logistic(rows), train, test, SETTINGS, LEARNING_RATES, TARGET, PUBLISHED, source)
+    given = baseline(train, test)
+    return Task(
+        NAME, logistic(rows), train, test, SETTINGS, LEARNING_RATES, TARGET, PUBLISHED, source, baseline=given
+    )
 
 
 def features(ratings: Ratings) -> tuple[NDArray[np.int32], int, NDArray[np.str_]]:
