@@ -31,7 +31,9 @@ def test_json_lines_are_what_scripts_rely_on(tmp_path: Path, capsys: pytest.Capt
     assert code == 0
     assert [row["round"] for row in rows[:-1]] == [0, 3, 6, 7]
     for row in rows[:-1]:
-        assert {"train_loss", "test_loss", "log_loss", "auc", "accuracy", "examples", "bytes_down", "bytes_up"} <= set(row)
+        assert {"train_loss", "test_loss", "log_loss", "auc", "accuracy", "examples", "bytes_down", "bytes_up"} <= set(
+            row
+        )
     assert rows[2]["examples"] == 6 * 10 * 10 * 5  # rounds x cohort x steps x batch
     assert rows[2]["bytes_down"] > rows[1]["bytes_down"] > rows[0]["bytes_down"] == 0
     last = rows[-1]

@@ -1,7 +1,7 @@
 """Run a task with an algorithm into a folder: exact settings, metrics of each evaluated round, checkpoint, model.
 
 settings.json            what was run
-metrics.jsonl            one line for each evaluated round
+metrics.jsonl            one line for each evaluated round, the first of round 0
 checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
 model.safetensors        the trained model, with names.json for its rows
 """

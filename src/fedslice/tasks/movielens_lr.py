@@ -58,9 +58,7 @@ def _task(ratings: Ratings, source: str) -> Task:
     people = Population(people.columns, people.offsets, ratings.user_names[people.clients], people.names)
     train, test = people.split(examples=0.2, seed=0)
     given = baseline(train, test)
-    return Task(
-        NAME, logistic(rows), train, test, SETTINGS, LEARNING_RATES, TARGET, PUBLISHED, source, baseline=given
-    )
+    return Task(NAME, logistic(rows), train, test, SETTINGS, LEARNING_RATES, TARGET, PUBLISHED, source, baseline=given)
 
 
 def features(ratings: Ratings) -> tuple[NDArray[np.int32], int, NDArray[np.str_]]:
