@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.metrics import auc
+from fedslice.metrics import Metric, PerExample, auc
 from fedslice.model import Model, Table, lookup
 from fedslice.population import Population
 from fedslice.tasks.base import Task
@@ -42,7 +42,7 @@ def logistic(rows: int) -> Model:
         return ((logit(params, batch) > 0) == (batch["label"] > 0.5)).astype(jnp.float32)
 
     table = Table(rows=rows, fields=("features",))
-    figures = {"auc": auc(logit), "accuracy": accuracy, "log_loss": loss}
+    figures: dict[str, PerExample | Metric] = {"auc": auc(logit), "accuracy": accuracy, "log_loss": loss}
     return Model(lambda key: {"bias": jnp.zeros(())}, loss, {"weight": table}, metrics=figures, ranges={"label": 2})
 
 
