@@ -14,6 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedslice.cli import main
+from fedslice.frames import from_file
+from fedslice.tasks import logistic
 
 SMALL = ["movielens-lr", "--synthetic", "--scale", "0.02", "--set", "cohort=10"]
 
@@ -27,11 +29,13 @@ def test_json_lines_are_what_scripts_rely_on(tmp_path: Path, capsys: pytest.Capt
                  "--out", str(tmp_path / "r"), "--json"])  # fmt: skip
     rows = lines(capsys.readouterr().out)
     assert code == 0
-    assert [row["round"] for row in rows[:-1]] == [3, 6, 7]
+    assert [row["round"] for row in rows[:-1]] == [0, 3, 6, 7]
     for row in rows[:-1]:
-        assert {"train_loss", "test_loss", "accuracy", "examples", "bytes_down", "bytes_up"} <= set(row)
-    assert rows[1]["examples"] == 6 * 10 * 10 * 5  # rounds x cohort x steps x batch
-    assert rows[1]["bytes_down"] > rows[0]["bytes_down"] > 0
+        assert {"train_loss", "test_loss", "log_loss", "auc", "accuracy", "examples", "bytes_down", "bytes_up"} <= set(
+            row
+        )
+    assert rows[2]["examples"] == 6 * 10 * 10 * 5  # rounds x cohort x steps x batch
+    assert rows[2]["bytes_down"] > rows[1]["bytes_down"] > rows[0]["bytes_down"] == 0
     last = rows[-1]
     assert last["done"] is True
     assert last["rounds_to_target"] is None
@@ -211,6 +215,60 @@ def test_own_file_to_named_rows(clicks: Path, tmp_path: Path, capsys: pytest.Cap
     assert ".parquet, .npz or .safetensors" in capsys.readouterr().err
 
 
+def test_a_run_starts_at_round_0_beside_a_baseline(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clicks are rare here: accuracy stands at the majority's rate, log loss and AUC do not."""
+    rng = np.random.default_rng(1)
+    item, label = rng.integers(0, 4, 500), rng.random(500)
+    label = (label < np.array([0.02, 0.05, 0.1, 0.3])[item]).astype(int)
+    rows = [f"u{n % 25},i{item[n]},{label[n]}" for n in range(500)]
+    clicks.write_text("\n".join(["user,item,clicked", *rows]))
+    columns = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
+    out = ["--set", "client_rate=0.5", "--out", str(tmp_path / "run")]
+    assert main(["run", "lr", *columns, *out, "--rounds", "30", "--eval-every", "15", "--json"]) == 0
+    first, *_, last, _ = lines(capsys.readouterr().out)
+    task = logistic.from_population(
+        from_file(clicks, client="user", label="clicked", features=["item"]), ["item"], "clicked"
+    )
+    train, test = (part.columns["label"] for part in (task.train, task.test))
+    rate = train.mean(dtype=np.float64)
+    loss = np.mean(np.where(test > 0, -np.log(rate), -np.log(1 - rate)))
+    assert first["round"] == 0
+    assert first["log_loss"] == first["test_loss"] == pytest.approx(np.log(2))
+    assert first["auc"] == first["baseline_auc"] == 0.5
+    assert first["baseline_log_loss"] == pytest.approx(loss)
+    assert first["baseline_accuracy"] == pytest.approx(1 - test.mean())
+    assert last["accuracy"] == pytest.approx(first["baseline_accuracy"])
+    assert last["auc"] > 0.6
+    assert last["log_loss"] < first["log_loss"]
+    assert main(["run", "lr", *columns, *out, "--rounds", "45", "--eval-every", "15", "--json"]) == 0
+    assert [line.get("round") for line in lines(capsys.readouterr().out)] == [0, 15, 30, 45, None]
+    assert main(["compare", "lr", *columns, "fedavg", "--rounds", "2", "--out", str(tmp_path / "c")]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("baseline"))
+    assert row.split()[1:] == ["0.5000", f"{1 - test.mean():.4f}", f"{loss:.4f}"]
+
+
+def test_one_example_is_not_enough(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clicks.write_text("user,item,clicked\na,x,1\n")
+    columns = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
+    assert main(["run", "lr", *columns]) == 2
+    assert "test set without examples" in capsys.readouterr().err
+
+
+def test_features_that_are_no_categories_and_those_without_values(
+    clicks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clicks.write_text("user,when,item\na,2020-01-01 10:00:00,\nb,2020-01-01 10:00:01,\n")
+    file = ["heat", str(clicks), "--client", "user", "--features"]
+    assert main([*file, "when"]) == 2
+    assert "--text when" in capsys.readouterr().err
+    assert main([*file, "when", "--text", "when", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 2
+    assert main([*file, "item"]) == 2
+    assert "none of the features item has any value" in capsys.readouterr().err
+
+
 def test_heat_of_a_file_and_a_task(clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = ["heat", str(clicks), "--client", "user", "--features", "item,category"]
     assert main([*file, "--json"]) == 0
@@ -256,7 +314,7 @@ def test_a_kill_during_an_evaluation_loses_no_line(tmp_path: Path, monkeypatch: 
 
     def killed(self: experiment.Scorer, run: experiment.Run) -> dict[str, float]:
         calls[0] += 1
-        if calls[0] == 2:
+        if calls[0] == 3:  # rounds 0, 3, 6
             raise KeyboardInterrupt
         return score(self, run)
 
@@ -264,7 +322,7 @@ def test_a_kill_during_an_evaluation_loses_no_line(tmp_path: Path, monkeypatch: 
     assert main(command) == 130
     assert main(command) == 0
     rounds = [json.loads(line)["round"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert rounds == [3, 6, 9]
+    assert rounds == [0, 3, 6, 9]
 
 
 def test_compare_goes_on_after_a_divergence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

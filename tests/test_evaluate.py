@@ -10,6 +10,8 @@ import pytest
 from problems import ROWS, logistic, people, run_of
 
 import fedslice as fs
+from fedslice import export
+from fedslice.errors import InputError
 from fedslice.evaluate import Evaluator, Scores
 from fedslice.model import Model, Table
 from fedslice.population import Population
@@ -87,12 +89,11 @@ def test_local_leaves_get_first_values() -> None:
     assert fs.evaluate(run, population).pooled == {"loss": pytest.approx(2.0)}
 
 
-def test_nothing_to_evaluate_is_not_a_number(run: Any) -> None:
-    """A split by time may leave the test set empty."""
+def test_nothing_to_evaluate_is_refused(run: Any) -> None:
+    """A loss of no examples is no number, which a reader may take for a result."""
     population = people()
-    scores = fs.evaluate(run, population.select(population.owners < 0))
-    assert np.isnan(scores.pooled["loss"])
-    assert np.isnan(scores.clients["loss"]).all()
+    with pytest.raises(InputError, match="no examples to measure on"):
+        fs.evaluate(run, population.select(population.owners < 0))
 
 
 def test_spread_over_clients() -> None:
@@ -130,3 +131,26 @@ def test_a_model_that_is_traced_otherwise_for_one_example_is_sized_too() -> None
     """Some operations vanish for a batch of one, as in the hand-written LSTM."""
     task = fs.tasks.sent140_lstm.synthetic(scale=0.01)
     assert len(fs.Evaluator(task.model, task.test).chunks) >= 1
+
+
+def test_examples_of_padding_alone_train_and_are_measured() -> None:
+    """Then no row is held at all: the model is its bias, whose steps are those of a model without a table."""
+    fields = {"features": [[-1, -1]] * 3, "label": [1.0, 0.0, 1.0]}
+    padding = Population.from_arrays([0, 0, 1], **fields)
+    table = Model(
+        lambda key: {"b": jnp.zeros(())},
+        lambda p, b: (p["b"] + fs.lookup(p["w"], b["features"]).sum(1) - b["label"]) ** 2,
+        {"w": Table(5, "features")},
+    )
+    bias = Model(table.init, lambda p, b: (p["b"] - b["label"]) ** 2)
+    heat = padding.heat(table)
+    assert len(heat.counts("w")) == 0
+    for make in (lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), steps=2, batch=1),
+                 lambda m: fs.recipes.ditto(m, optax.sgd(0.1), pull=0.5, steps=2, batch=1)):  # fmt: skip
+        one, two = (run_of(make(model), padding) for model in (table, bias))
+        for run in (one, two):
+            run.train(3, progress=False)
+        assert fs.evaluate(one, padding).pooled == pytest.approx(fs.evaluate(two, padding).pooled)
+    fed = run_of(fs.recipes.fedsubavg(table, optax.sgd(0.1), heat=heat, steps=2, batch=1), padding)
+    fed.train(1, progress=False)
+    assert export.model_of(fed).tables["w"].heat.tolist() == [0]

@@ -38,11 +38,17 @@ def test_spaces_group_tables_by_fields() -> None:
     [
         (lambda: Table(0, ("i",)), "at least one row"),
         (lambda: Table(3, ()), "one batch field"),
+        (lambda: Table(2**63, "i"), "fewer than 2\\^63"),
+        (
+            lambda: Table(3, "i", (8,), jax.nn.initializers.glorot_uniform()),
+            r"one row at a time.*sqrt\(6 / \(rows \+ width",
+        ),
+        (lambda: Table(3, "i", (8,), lambda key, shape: jnp.zeros(3)), r"a row of shape \(8,\), this one makes \(3,\)"),
         (lambda: Model(lambda k: {"w": jnp.zeros(2)}, loss, {"w": Table(3, "i")}), r"'w'.*leave tables out of init"),
         (lambda: Model(zero, loss, {}, local=("v",)), r"'v'.*not among the leaves of init.*'b'"),
         (lambda: Model(zero, loss, {"w": Table(3, "i"), "v": Table(4, "i")}), "equal numbers of rows"),
     ],
-    ids=["rows", "fields", "table in init", "unknown local", "sizes"],
+    ids=["rows", "fields", "too many", "glorot", "shape", "table in init", "unknown local", "sizes"],
 )
 def test_impossible_models_are_refused(make: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -1,6 +1,10 @@
 """Clients' data: order, names, splits, samples, and what is refused."""
 
+import datetime
+from typing import Any
+
 import numpy as np
+import pandas
 import pytest
 from problems import logistic, people
 
@@ -180,3 +184,35 @@ def test_one_client_cannot_be_held_out() -> None:
 def test_an_empty_population_has_nobody() -> None:
     population = Population.from_arrays([], x=[])
     assert (len(population), population.examples, population.counts.tolist()) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        pandas.Timestamp(20, unit="s"),
+        pandas.Timestamp("1970-01-01 01:00:20", tz="Europe/Paris"),
+        datetime.datetime(1970, 1, 1, 0, 0, 20),
+        np.datetime64("1970-01-01T00:00:20"),
+        "1970-01-01 00:00:20",
+    ],
+    ids=["pandas", "zone", "datetime", "numpy", "text"],
+)
+def test_a_moment_to_split_at_may_be_any_kind_of_date(at: Any) -> None:
+    population = Population.from_arrays([0, 0, 1], t=[10.0, 20.0, 30.0])
+    assert [part.columns["t"].tolist() for part in population.split(time="t", at=at)] == [[10, 20], [30]]
+    with pytest.raises(InputError, match="at='soon': give a number, a datetime"):
+        population.split(time="t", at="soon")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"time": "t", "at": 5}, r"training set without examples; 't' goes from 10.0 to 30.0"),
+        ({"time": "t", "at": 30}, r"test set without examples; 't' goes"),
+        ({"time": "t", "examples": 0.3}, r"test set without examples"),
+        ({"examples": 0.1}, r"test set without examples: split otherwise"),
+    ],
+)
+def test_a_split_that_leaves_nothing_on_one_side_is_refused(how: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Population.from_arrays([0, 0, 1], t=[10.0, 20.0, 30.0]).split(**how)

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from problems import logistic, people
 
 import fedslice as fs
+from fedslice import cli
 from fedslice.errors import InputError
 from fedslice.types import Client
 
@@ -63,9 +65,29 @@ def test_heat_needs_weights_that_it_knows() -> None:
 
 def test_heat_of_another_model() -> None:
     other = fs.Model(MODEL.init, MODEL.loss, {"v": MODEL.tables["w"]})
-    method = fs.recipes.fedsubavg(MODEL, SGD, heat=people().heat(other))
+    with pytest.raises(InputError, match=r"the heat is of tables \['v'\], the model has \['w'\]"):
+        fs.recipes.fedsubavg(MODEL, SGD, heat=people().heat(other))
+    longer = fs.Model(MODEL.init, MODEL.loss, {"w": replace(MODEL.tables["w"], rows=1000)})
+    for recipe in (fs.recipes.fedsubavg, fs.recipes.qffl):
+        with pytest.raises(InputError, match="another table 'w' than the model's"):
+            recipe(MODEL, 0.1 if recipe is fs.recipes.qffl else SGD, heat=people().heat(longer))
+    bare = fs.stage.mean("uniform", people().heat(other))
+    method = fs.algorithm(fs.client.sgd(MODEL, SGD), [bare], fs.server.optimize())
     with pytest.raises(InputError, match=r"the heat knows no table 'w', only \['v'\]"):
         fs.simulate(method, people(), sampler=fs.sampling.full())
+
+
+def test_heat_with_nothing_to_correct() -> None:
+    with pytest.raises(InputError, match="no tables, so heat has nothing to correct: use fedavg"):
+        fs.recipes.fedsubavg(dense(), SGD, heat=people().heat(dense()))
+    assert cli.main(["run", "synthetic-glm", "--scale", "0.1", "--algorithm", "fedsubavg"]) == 2
+
+
+@pytest.mark.parametrize("sampler", [20, "uniform", None])
+def test_a_sampler_is_no_number(sampler: Any) -> None:
+    hint = "uniform(20)" if sampler == 20 else "uniform(50)"
+    with pytest.raises(InputError, match=rf"no sampler: .* sampler=sampling.{re.escape(hint)}"):
+        fs.simulate(fs.recipes.fedavg(MODEL, SGD), people(), sampler=sampler)
 
 
 # -- variates on tables -----------------------------------------------------------------------------------------------

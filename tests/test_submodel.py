@@ -101,3 +101,10 @@ def test_a_million_examples() -> None:
 def test_bad_ids_are_refused_with_advice(column: np.ndarray, words: str) -> None:
     with pytest.raises(InputError, match=words):
         index({"item": column}, np.array([0, 3]), 5)
+
+
+@pytest.mark.parametrize("rows", [2**58, 2**59, 2**62, 2**63 - 1])
+def test_tables_of_any_number_of_rows(rows: int) -> None:
+    """Clients are told apart by multiples of the number of rows: thirty-two of 2^59 are more than 63 bits."""
+    last = np.array([rows - 1, 0, rows - 2, 5] * 10)
+    check({"item": last, "history": np.stack([last, np.where(last == 5, -1, 5)], 1)}, np.arange(41), rows)

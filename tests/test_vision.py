@@ -187,7 +187,7 @@ def test_generated_images_can_be_learned() -> None:
         return jax.nn.relu(layers.normalise(params["norm"], x)).mean((1, 2)) @ params["head"]
 
     model = layers.classifier(
-        lambda key: {"kernel": kernel, "norm": layers.norm(16), "head": jnp.zeros((16, 4))}, logits
+        lambda key: {"kernel": kernel, "norm": layers.norm(16), "head": jnp.zeros((16, 4))}, logits, 4
     )
     people = Population.from_arrays(np.arange(160) // 10, image=image, label=label)
     train, test = people.split(examples=0.25)
@@ -211,6 +211,7 @@ def test_columns_of_bytes_train_and_are_measured() -> None:
         model = layers.classifier(
             lambda key: {"w": jnp.zeros((12, 2))},
             lambda params, batch: layers.pixels(batch["image"]).reshape(-1, 12) @ params["w"],
+            2,
         )
         run = fs.simulate(
             fs.recipes.fedavg(model, optax.sgd(0.5), epochs=1, batch=2), people, sampler=fs.sampling.uniform(5)

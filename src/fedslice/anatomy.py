@@ -61,7 +61,7 @@ class Anatomy:
             lambda tag, leaf: (
                 jnp.broadcast_to(leaf, (len(self.population), *leaf.shape)) + 0
                 if tag == PER_CLIENT
-                else leaf[self.spaces[tag].slots]
+                else leaf[self.spaces[tag].slots if len(self.spaces[tag].slots) else np.zeros(1, np.int32)]
             ),
             self.tags.memory,
             first,

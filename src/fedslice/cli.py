@@ -138,7 +138,9 @@ def _parser() -> argparse.ArgumentParser:
 
     out = sub.add_parser("export", help="the trained tables of a run, with your names for the rows")
     out.add_argument("run", type=Path, help="the --out folder of a run")
-    out.add_argument("file", type=Path, help="to write: .parquet, .npz or .safetensors")
+    out.add_argument(
+        "file", type=Path, help="to write: .npz, .safetensors or .parquet (with NAME.dense.parquet beside it)"
+    )
     out.set_defaults(act=commands.export_run)
     return parser
 
@@ -163,6 +165,9 @@ def _task_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--client", help="column of --data that names the client")
     parser.add_argument("--label", help="column of --data to predict, 0 or 1")
     parser.add_argument("--features", help="columns of --data, separated by commas, whose values have weights")
+    parser.add_argument(
+        "--text", default="", help="those of them that are names, though they look like fractions or dates"
+    )
 
 
 def _training_arguments(parser: argparse.ArgumentParser) -> None:

@@ -93,4 +93,4 @@ def _measured(evaluator: Evaluator, numbers: dict[str, np.ndarray], some: np.nda
 
 
 def _evaluator(run: Run, data: Data) -> Evaluator:
-    return data if isinstance(data, Evaluator) else Evaluator(run.model, data)
+    return data if isinstance(data, Evaluator) else Evaluator(run, data)

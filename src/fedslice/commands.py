@@ -108,7 +108,8 @@ def _own(options: argparse.Namespace) -> Task:
     if options.option:
         raise InputError(f"--option {options.option[0]}: the task lr has no options")
     fields = _names(options.features)
-    people = from_file(options.data, client=options.client, label=options.label, features=fields)
+    text = _names(options.text)
+    people = from_file(options.data, client=options.client, label=options.label, features=fields, text=text)
     return logistic.from_population(people, fields, options.label)
 
 
@@ -263,7 +264,7 @@ def _unlabelled(options: argparse.Namespace) -> Task:
     if options.option:
         raise InputError(f"--option {options.option[0]}: the task lr has no options")
     fields = _names(options.features)
-    people = from_file(options.data, client=options.client, features=fields)
+    people = from_file(options.data, client=options.client, features=fields, text=_names(options.text))
     return logistic.whole(people, fields)
 
 

@@ -45,7 +45,7 @@ def gradient_norms(run: Run, population: Population, weights: str = "uniform") -
     >>> gradient_norms(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train)
     GradientNorms(element_wise=5.0, squared=4.25)
     """
-    model, scorer = run.model, Evaluator(run.model, population)
+    model, scorer = run.model, Evaluator(run, population)
     params, local = run.params(scorer.ids()), run.model.fresh(jax.random.key(0))
     grad = jax.jit(jax.grad(lambda p, batch, share: jnp.sum(share * model.loss({**p, **local}, batch))))
     total = jax.tree.map(jnp.zeros_like, params)
@@ -72,7 +72,7 @@ def condition_numbers(run: Run, population: Population, weights: str = "uniform"
     >>> condition_numbers(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train)
     ConditionNumbers(plain=4.0, corrected=1.0)
     """
-    model, scorer = run.model, Evaluator(run.model, population)
+    model, scorer = run.model, Evaluator(run, population)
     params, local = run.params(scorer.ids()), run.model.fresh(jax.random.key(0))
     flat, restore = jax.flatten_util.ravel_pytree(params)
     if flat.size > LARGEST:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedslice.errors import InputError
+from fedslice.meeting import meet
 from fedslice.model import Model
 from fedslice.population import Population, numeric
 from fedslice.simulate import Run
@@ -42,12 +44,16 @@ class Scores(NamedTuple):
 class Evaluator:
     """Scores models on one population; the data are prepared once, however often it is called.
 
-    Local leaves, which no server has, get the same first values for every client.
+    Made for a run, it also compares the names of the ids with those of the training; a model alone knows none.  Local
+    leaves, which no server has, get the same first values for every client.
     """
 
-    def __init__(self, model: Model, population: Population) -> None:
-        self.model, self.population = model, population
-        self.spaces = population.spaces(model)
+    def __init__(self, trained: Model | Run, population: Population) -> None:
+        if not population.examples:
+            raise InputError("there are no examples to measure on: check how the data were split")
+        self.model = model = trained.model if isinstance(trained, Run) else trained
+        self.population, self.spaces = population, population.spaces(model)
+        meet(model, population, trained.population if isinstance(trained, Run) else None)
         indexed = {field: space for space in self.spaces.values() for field in space.positions}
         plain = [name for name in model.fields(population.columns) if name not in indexed]
         size = min(self._size([*plain, *indexed]), max(1, population.examples))
@@ -115,7 +121,7 @@ def evaluate(run: Run, population: Population) -> Scores:
     >>> fs.evaluate(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.test).pooled
     {'loss': 1.25}
     """
-    evaluator = Evaluator(run.model, population)
+    evaluator = Evaluator(run, population)
     return evaluator(run.params(evaluator.ids()))
 
 

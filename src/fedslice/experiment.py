@@ -1,7 +1,7 @@
 """Run a task with an algorithm into a folder: exact settings, metrics of each evaluated round, checkpoint, model.
 
 settings.json            what was run
-metrics.jsonl            one line for each evaluated round
+metrics.jsonl            one line for each evaluated round, the first of round 0
 checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
 model.safetensors        the trained model, with names.json for its rows
 """
@@ -168,6 +168,9 @@ class Experiment:
     def _train(
         self, run: Run, scorer: Scorer, folder: Folder | None, clock: "_Clock", advance: Callable[[Report], None]
     ) -> None:
+        if not self.lines and not run.round:  # where every curve starts, and what it is compared with
+            given = {f"baseline_{name}": value for name, value in self.task.baseline.items()}
+            self._record(run, {"round": 0, **scorer(run), **given, **self._traffic(run)}, folder)
         while True:
             self.stop.check()
             measured = self.lines[-1]["round"] if self.lines else 0

@@ -41,15 +41,16 @@ class Exported(NamedTuple):
 
 def model_of(run: Run) -> Exported:
     """The run's model: dense leaves, and every table row that some client holds."""
-    heat, ids_of = run.population.heat(run.model), {name: space.ids for name, space in run.spaces.items()}
+    ids_of = {name: space.ids for name, space in run.spaces.items()}
     several = run.algorithm.server.several  # then each row, and each dense leaf, has all models side by side
     params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
     tables = {}
     for name, table in run.model.tables.items():
-        ids = run.spaces[run.model.space_of[name]].ids
+        space = run.spaces[run.model.space_of[name]]
         known = next((run.population.names[f] for f in table.fields if f in run.population.names), None)
-        names = [] if known is None else known[ids].astype(str).tolist()
-        tables[name] = Rows(ids, names, heat.counts(name).astype(np.int64), np.asarray(params[name]))
+        names = [] if known is None or not len(known) else known[space.ids].astype(str).tolist()
+        heat = space.heat(run.population.counts)[:, 0].astype(np.int64)
+        tables[name] = Rows(space.ids, names, heat, np.asarray(params[name]))
     rest = {name: leaf for name, leaf in params.items() if name not in tables}
     paths = jax.tree_util.tree_leaves_with_path(rest)
     return Exported(
@@ -65,7 +66,7 @@ def write_model(model: Exported, folder: Path) -> None:
     names = json.dumps({name: rows.names for name, rows in model.tables.items()}, ensure_ascii=False).encode()
     atomic_write(folder / NAMES, names)
     about = {"names": hashlib.sha256(names).hexdigest()}
-    seal(folder / MODEL, about, {key: np.ascontiguousarray(leaf) for key, leaf in arrays.items()})
+    seal(folder / MODEL, about, {key: np.asarray(leaf, order="C") for key, leaf in arrays.items()})
 
 
 def read_model(folder: Path) -> Exported:
@@ -92,7 +93,11 @@ def read_model(folder: Path) -> Exported:
 
 
 def export(model: Exported, file: Path) -> list[Path]:
-    """To ``.npz``, ``.safetensors`` or ``.parquet`` (one file a table, named after it when there are several)."""
+    """All that is needed to predict, to ``.npz``, ``.safetensors`` or ``.parquet``; returns the files written.
+
+    Parquet has one file a table, named after it when there are several (``weights-item.parquet``), and one for the
+    dense leaves, such as a bias: ``weights.dense.parquet``, with the columns leaf, shape and values.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == ".parquet":
         return _parquet(model, file)
@@ -106,7 +111,7 @@ def export(model: Exported, file: Path) -> list[Path]:
             np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
     elif file.suffix == ".safetensors":
         about = {f"{name}.names": json.dumps(rows.names) for name, rows in model.tables.items()}
-        atomic_write(file, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, about))
+        atomic_write(file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
     else:
         raise InputError(f"{file.name}: give a name ending in .parquet, .npz or .safetensors")
     return [file]
@@ -118,15 +123,40 @@ def _parquet(model: Exported, file: Path) -> list[Path]:
         from pyarrow import parquet
     except ImportError as error:
         raise InputError("Parquet needs pyarrow: pip install 'fedslice[data]'") from error
-    if not model.tables:
-        raise InputError("the model has no tables to export as Parquet: use .npz or .safetensors")
     files = []
     for name, rows in model.tables.items():
-        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values.reshape(len(rows.values), -1))
+        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values)
+        if rows.values.ndim > 2:
+            values = rows.values.tolist()
+        values = pyarrow.array(values, _lists(pyarrow, rows.values))
         columns = {"row": rows.ids, "heat": rows.heat, name: values}
         if rows.names:
             columns = {"name": rows.names, **columns}
         path = file if len(model.tables) == 1 else file.with_stem(f"{file.stem}-{name}")
         parquet.write_table(pyarrow.table(columns), path)
         files.append(path)
+    if model.dense:
+        path = file.with_stem(f"{file.stem}.dense") if model.tables else file
+        parquet.write_table(_leaves(pyarrow, model.dense), path)
+        files.append(path)
     return files
+
+
+def _lists(pyarrow: Any, values: np.ndarray) -> Any:
+    """The type of a row: a number, or lists in lists as its shape has axes."""
+    kind = pyarrow.from_numpy_dtype(values.dtype)
+    for _ in values.shape[1:]:
+        kind = pyarrow.list_(kind)
+    return kind
+
+
+def _leaves(pyarrow: Any, dense: dict[str, np.ndarray]) -> Any:
+    """One row a leaf: its path, its shape, and its numbers one after the other."""
+    kind = np.result_type(*(leaf.dtype for leaf in dense.values()))
+    return pyarrow.table(
+        {
+            "leaf": list(dense),
+            "shape": pyarrow.array([list(leaf.shape) for leaf in dense.values()], pyarrow.list_(pyarrow.int64())),
+            "values": [leaf.astype(kind).reshape(-1) for leaf in dense.values()],
+        }
+    )

@@ -26,10 +26,27 @@ class Heat(NamedTuple):
     mass: Mapping[str, np.ndarray]  # per table: [rows, 2], clients and examples behind each of them
     widths: Mapping[str, int] = {}  # per table: numbers of a row, if not 1
     dense: int = 0  # numbers that all clients hold
+    rows: Mapping[str, int] = {}  # per table: all rows that it has
 
     def counts(self, table: str) -> np.ndarray:
         """n_m of the rows that some client holds."""
         return self.mass[table][:, 0]
+
+    def check(self, rows: Mapping[str, int]) -> None:
+        """Refuse a model, given by the ``rows`` of its tables, that this is not the heat of.
+
+        >>> Heat(4, 10.0, {"w": np.array([3])}, {"w": np.array([[4.0, 10.0]])}).check({"w": 9})
+        """
+        if not rows:
+            raise InputError("the model has no tables, so heat has nothing to correct: use fedavg, or leave heat out")
+        other = "compute it for this model, population.heat(model)"
+        if set(rows) != set(self.ids):
+            raise InputError(f"the heat is of tables {sorted(self.ids)}, the model has {sorted(rows)}: {other}")
+        for name, ids in self.ids.items():
+            if self.rows.get(name, rows[name]) != rows[name] or (len(ids) and ids[-1] >= rows[name]):
+                raise InputError(
+                    f"the heat is of another table {name!r} than the model's of {rows[name]} rows: {other}"
+                )
 
     def coefficient(self, table: str, ids: np.ndarray, weights: str) -> np.ndarray:
         """float32 factor of each row: N / n_m, or its sample-weighted form; 1 for rows that nobody holds."""

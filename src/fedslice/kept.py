@@ -14,6 +14,7 @@ import numpy as np
 from fedslice.engine import PER_CLIENT, choose
 from fedslice.errors import InputError
 from fedslice.evaluate import tally
+from fedslice.meeting import meet
 from fedslice.personal import SCORED, TOGETHER, Gain
 from fedslice.plan import Plan, Planner
 from fedslice.population import Population
@@ -45,6 +46,7 @@ class Kept:
             )
         self.run, self.model, self.population, self.serve = run, run.model, population, run.algorithm.client.serve
         self.spaces = population.spaces(self.model)
+        meet(self.model, population, run.population)
         self.known = {name: _places(run.spaces[name], space) for name, space in self.spaces.items()}
         fields = self.model.fields(population.columns)
         works = [Work(epochs=1, batch=SCORED)]
@@ -122,10 +124,11 @@ def kept(run: Run, population: Population) -> Gain:
 
 def _places(train: Submodels, test: Submodels) -> np.ndarray:
     """For each row of the test S(i), one after the other, its place in the list of the training S(i)."""
-    rows = 1 + max((int(space.ids[-1]) for space in (train, test) if len(space.ids)), default=0)
+    every = np.union1d(train.ids, test.ids)  # ids themselves, times clients, may have more than 63 bits
 
     def keys(space: Submodels) -> np.ndarray:
-        return np.repeat(np.arange(len(space.sizes)) * rows, space.sizes) + space.ids[space.slots]
+        place = np.searchsorted(every, space.ids)[space.slots]
+        return np.repeat(np.arange(len(space.sizes)) * len(every), space.sizes) + place
 
     mine, wanted = keys(train), keys(test)
     place = np.searchsorted(mine, wanted)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import jax
@@ -35,8 +35,22 @@ class Table:
     def __post_init__(self) -> None:
         if isinstance(self.fields, str):
             object.__setattr__(self, "fields", (self.fields,))
-        if self.rows < 1 or not self.fields:
-            raise InputError(f"a table needs at least one row and one batch field, got {self}")
+        if not 1 <= self.rows < 2**63 or not self.fields:
+            raise InputError(f"a table needs at least one row, fewer than 2^63, and one batch field, got {self}")
+        self._check_init()
+
+    def _check_init(self) -> None:
+        try:
+            made = jax.eval_shape(lambda key: self.init(key, tuple(self.shape)), jax.random.key(0)).shape
+        except (ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"a table's init makes one row at a time, here of shape {tuple(self.shape)}, and this one cannot "
+                f"({error}). Initialisers that look at the whole table, such as Glorot's, depend on its size: give "
+                "their spread yourself, jax.nn.initializers.normal(stddev) or, for glorot_uniform, lambda key, "
+                "shape: jax.random.uniform(key, shape, minval=-b, maxval=b) with b = sqrt(6 / (rows + width))"
+            ) from error
+        if made != tuple(self.shape):
+            raise InputError(f"a table's init must make a row of shape {tuple(self.shape)}, this one makes {made}")
 
     @property
     def width(self) -> int:
@@ -67,9 +81,10 @@ class Model:
 
     ``init(key)`` returns a dict with the dense and local leaves (any pytree behind each name); tables are declared, not
     initialised.  ``loss(params, batch)`` gives one loss for each example; in it ``params[table][batch[field]]`` looks
-    rows up just as with a full table.  ``metrics`` are functions of the same form, averaged over examples, or values of
-    :mod:`fedslice.metrics`.  In training the batches of a ``noisy`` model have a field ``step_key``, new in each step,
-    for dropout and the like; in evaluation there is none.
+    rows up just as with a full table; where ids may be padding, :func:`lookup` does.  ``metrics`` are functions of the
+    same form, averaged over examples, or values of :mod:`fedslice.metrics`.  In training the batches of a ``noisy``
+    model have a field ``step_key``, new in each step, for dropout and the like; in evaluation there is none.
+    ``ranges`` says which whole numbers other fields may hold: 10 for classes 0 to 9, ``range(-1, 10)`` with padding.
 
     >>> model = Model(
     ...     init=lambda key: {"bias": jnp.zeros(())},
@@ -86,10 +101,14 @@ class Model:
     local: tuple[str, ...] = ()
     metrics: Mapping[str, PerExample | Metric] = field(default_factory=dict)
     noisy: bool = False
+    ranges: Mapping[str, int | range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.local, str):
             object.__setattr__(self, "local", (self.local,))
+        for name, span in self.spans.items():
+            if not isinstance(span, range) or span.step != 1 or not len(span):
+                raise InputError(f"ranges={{{name!r}: {span!r}}}: give a number of classes, or range(-1, classes)")
         leaves = jax.eval_shape(self.init, jax.random.key(0))
         if not isinstance(leaves, dict):
             raise InputError(f"init must return a dict of named leaves, got {type(leaves).__name__}")
@@ -110,6 +129,16 @@ class Model:
         for name, table in self.tables.items():
             if sizes.setdefault(self.space_of[name], table.rows) != table.rows:
                 raise InputError(f"tables indexed by {table.fields} must have equal numbers of rows")
+
+    @property
+    def spans(self) -> dict[str, range]:
+        """The declared ranges, from the lowest to before the highest number."""
+        return {name: range(given) if isinstance(given, int) else given for name, given in self.ranges.items()}
+
+    @cached_property
+    def tried(self) -> set[str]:
+        """Fields whose padding the model was seen to pass over (see :mod:`fedslice.meeting`)."""
+        return set()
 
     @property
     def space_of(self) -> dict[str, str]:

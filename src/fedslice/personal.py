@@ -16,6 +16,7 @@ import numpy as np
 from fedslice.engine import choose
 from fedslice.errors import InputError
 from fedslice.evaluate import Scores, tally
+from fedslice.meeting import meet
 from fedslice.model import Model
 from fedslice.parts import Split, assign, check
 from fedslice.plan import Plan, Planner
@@ -100,6 +101,7 @@ class Personal:
         works = [adaptation.work, Work(epochs=1, batch=SCORED)]
         halves = [w._replace(part=p, split=lambda _: part) for w, p in zip(works, ("support", "query"), strict=True)]
         self.key, self.spaces = jax.random.key(seed), population.spaces(self.model)
+        meet(self.model, population)
         fields = self.model.fields(population.columns)
         self.planner = Planner(population, self.spaces, halves, seed, fields=fields)
         self.cohorts = self._cohorts(np.arange(len(population)))
@@ -188,6 +190,7 @@ def adapted(run: Run, population: Population, adaptation: Adaptation | None = No
         )
     if set(chosen.model.tables) != set(run.model.tables) or set(chosen.model.local) != set(run.model.local):
         raise InputError("the adaptation is of another model: its tables or local leaves are not those of the run")
+    meet(run.model, population, run.population)
     judge = Personal(population, chosen, **options)
     return judge(run.params(judge.ids()))
 
@@ -211,6 +214,7 @@ def model_of(adaptation: Adaptation, params: Params, population: Population, cli
     {'l': 3.0}
     """
     model, spaces = adaptation.model, population.spaces(adaptation.model)
+    meet(model, population)
     work = adaptation.work._replace(part="all")
     planner = Planner(population, spaces, [work], seed, rows="held", fields=model.fields(population.columns))
     plan, _ = planner.plan(0, np.array([client]))

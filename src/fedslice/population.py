@@ -70,13 +70,17 @@ class Population:
         return {}
 
     def submodels(self, fields: Sequence[str], rows: int) -> Submodels:
-        """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once, then kept)."""
+        """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once, then kept).
+
+        Where all is padding, row 0 stands in, held by nobody: no table is without rows, which JAX cannot read from.
+        """
         key = (tuple(fields), rows)
         if key not in self._indexes:
             missing = [name for name in fields if name not in self.columns]
             if missing:
                 raise InputError(f"the data has no column {missing}; it has {sorted(self.columns)}")
-            self._indexes[key] = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+            found = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+            self._indexes[key] = found if len(found.ids) else found._replace(ids=np.zeros(1, np.int64))
         return self._indexes[key]
 
     def spaces(self, model: Model) -> dict[str, Submodels]:
@@ -97,9 +101,10 @@ class Population:
             some = mass[:, 0] > 0
             ids[name], masses[name] = spaces[space].ids[some], mass[some]
         widths = {name: int(np.prod(table.shape)) for name, table in model.tables.items()}
+        rows = {name: table.rows for name, table in model.tables.items()}
         dense = jax.tree.leaves(jax.eval_shape(model.dense, jax.random.key(0)))
         numbers = sum(int(np.prod(leaf.shape)) for leaf in dense)
-        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers)
+        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers, rows)
 
     def select(self, keep: np.ndarray) -> "Population":
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""
@@ -121,12 +126,13 @@ class Population:
         clients: float | None = None,
         examples: float | None = None,
         time: str | None = None,
-        at: float | None = None,
+        at: Any = None,
         seed: int = 0,
     ) -> tuple["Population", "Population"]:
         """(train, test).  ``clients=0.1`` holds out a tenth of the clients; ``examples=0.2`` a random fifth of all
         examples, whoever owns them; ``time="column"`` with ``at=`` puts what is later than ``at`` into the test set, or
-        with ``examples=`` each client's latest share.
+        with ``examples=`` each client's latest share.  ``at`` is a number, or a moment (a datetime, a pandas or NumPy
+        time stamp, "2013-11-21 12:00"; UTC unless it says otherwise) for a column of seconds since 1970.
         """
         for name, share in (("clients", clients), ("examples", examples)):
             if share is not None and not 0 < share < 1:
@@ -145,14 +151,18 @@ class Population:
             late = self._later(time, at, examples)
         else:
             raise InputError("give one of clients=, examples=, time= with at=, or time= with examples=")
+        for name, empty in (("training", late.all()), ("test", not late.any())):
+            if empty:
+                span = f"; {time!r} goes from {self.columns[time].min()} to {self.columns[time].max()}" if time else ""
+                raise InputError(f"this split leaves the {name} set without examples{span}: split otherwise")
         return self.select(~late), self.select(late)
 
-    def _later(self, time: str, at: float | None, share: float | None) -> np.ndarray:
+    def _later(self, time: str, at: Any, share: float | None) -> np.ndarray:
         if time not in self.columns:
             raise InputError(f"there is no column {time!r} to split by; there is {sorted(self.columns)}")
         stamps = self.columns[time]
         if at is not None:
-            return np.asarray(stamps > at)
+            return np.asarray(stamps > _moment(at))
         order = np.lexsort((stamps, self.owners))
         rank = np.empty(self.examples, np.int64)
         rank[order] = np.arange(self.examples) - self.offsets[self.owners]
@@ -180,6 +190,21 @@ class Population:
             "heat dispersion": heat.dispersion,
             "sparsity": heat.sparsity,
         }
+
+
+def _moment(at: Any) -> float:
+    """Seconds since 1970 of a moment in time, or the number given."""
+    if isinstance(at, int | float | np.number):
+        return float(at)
+    if getattr(at, "tzinfo", None) is not None:
+        return float(at.timestamp())
+    try:
+        moment = np.datetime64(at, "us")  # without a zone: UTC, as in the columns that frames makes
+    except (ValueError, TypeError):
+        moment = np.datetime64("NaT")
+    if np.isnat(moment):
+        raise InputError(f"at={at!r}: give a number, a datetime, or a text such as '2013-11-21 12:00'")
+    return float(moment.astype(np.int64)) / 1e6
 
 
 def _check(owner: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:

@@ -307,6 +307,7 @@ def qffl(
     'qffl'
     """
     local = local_parts.sgd(model, optax.sgd(rate), **work)
+    _check_heat(model, heat)
     return algorithm(local, [*stages, parts.qffl(q, rate, heat, coefficient)], servers.optimize(), name="qffl")
 
 
@@ -452,7 +453,13 @@ def _compose(
     reduce: Reduce | None = None,
     survey: Client | None = None,
 ) -> Algorithm:
+    _check_heat(local.model, heat)
     return algorithm(local, [*stages, parts.mean(weights, heat, coefficient)], server, reduce, name, survey)
+
+
+def _check_heat(model: Model, heat: Heat | None) -> None:
+    if heat is not None:
+        heat.check({name: table.rows for name, table in model.tables.items()})
 
 
 def _need_heat(model: Model, mix: dict[str, Any], name: str) -> None:

@@ -55,7 +55,11 @@ def comparison(groups: Mapping[str, Sequence[Experiment]]) -> str:
         cells = [_spread([line[key] for line in last]) if key in last[0] else "" for key in metrics]
         megabytes = np.mean([(line["bytes_down"] + line["bytes_up"]) / line["round"] / 1e6 for line in last])
         rows.append([name, *([_rounds(runs)] if runs[0].task.target else []), *cells, f"{megabytes:.3f}"])
-    target = next(iter(groups.values()))[0].task.target
+    task = next(iter(groups.values()))[0].task
+    target = task.target
+    if task.baseline:
+        cells = [f"{task.baseline[key]:.4f}" if key in task.baseline else "" for key in metrics]
+        rows.append(["baseline", *([""] if target else []), *cells, ""])
     goal = [f"rounds to {target.metric} {target.value:g}"] if target else []
     return text_table(["algorithm", *goal, *(key.replace("_", " ") for key in metrics), "MB a round"], rows)
 

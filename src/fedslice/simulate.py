@@ -19,6 +19,7 @@ from fedslice.anatomy import Anatomy
 from fedslice.debug import DebugEngine
 from fedslice.engine import REPORT, Engine, choose
 from fedslice.errors import DivergedError, InputError
+from fedslice.meeting import meet
 from fedslice.plan import Plan, Planner
 from fedslice.population import Population
 from fedslice.sampling import Sampler
@@ -99,6 +100,7 @@ class Run:
         if not len(self.eligible):
             raise InputError("no client has any data: check the population or its split")
         self.spaces = population.spaces(model)
+        meet(model, population)
         key = jax.random.key(seed)
         fields = model.fields(population.columns)
         data = Population({k: population.columns[k] for k in sorted(fields)}, population.offsets, population.clients)
@@ -244,6 +246,8 @@ class Run:
 
     def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
         """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows anyone holds)."""
+        for space, rows in (ids or {}).items():
+            self._check_rows(space, np.asarray(rows))
         wanted = {name: space.ids for name, space in self.spaces.items()} | (ids or {})
         return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
 
@@ -252,11 +256,18 @@ class Run:
 
         >>> # run.table("item", np.array([3, 17]))
         """
-        rows = np.asarray(ids, np.int64)
-        size = self.model.tables[name].rows
-        if len(rows) and not (rows.min() >= 0 and rows.max() < size):
-            raise InputError(f"table {name!r} has rows 0 to {size - 1}, asked for {rows.min()} to {rows.max()}")
-        return np.asarray(self.params({self.model.space_of[name]: rows})[name])
+        if name not in self.model.tables:
+            raise InputError(f"the model has no table {name!r}, only {sorted(self.model.tables)}")
+        return np.asarray(self.params({self.model.space_of[name]: np.asarray(ids)})[name])
+
+    def _check_rows(self, space: str, ids: np.ndarray) -> None:
+        if space not in self.spaces:
+            raise InputError(f"the model has no index space {space!r}, only {sorted(self.spaces)}")
+        size = self.model.tables[space].rows
+        if ids.size and ids.dtype.kind not in "iu":
+            raise InputError(f"rows of table {space!r} are asked for by whole numbers, got {ids.dtype}")
+        if ids.size and not (ids.min() >= 0 and ids.max() < size):
+            raise InputError(f"table {space!r} has rows 0 to {size - 1}, asked for {ids.min()} to {ids.max()}")
 
 
 def simulate(
@@ -288,6 +299,9 @@ def simulate(
     """
     if rows not in (None, "touched", "held"):
         raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
+    if not isinstance(sampler, Sampler):
+        hint = f"sampling.uniform({sampler})" if isinstance(sampler, int) else "sampling.uniform(50)"
+        raise InputError(f"sampler={sampler!r} is no sampler: say how clients are drawn, as in sampler={hint}")
     check_sampler(algorithm, sampler)
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")

@@ -51,7 +51,7 @@ def index(columns: Mapping[str, np.ndarray], offsets: np.ndarray, rows: int) -> 
     parts, sizes = [], []
     positions = {name: np.empty(column.shape, np.int32) for name, column in flat.items()}
     width = max(1, sum(column.shape[1] for column in flat.values()))
-    for start, stop in _chunks(offsets, width):
+    for start, stop in _chunks(offsets, width, rows):
         held, count = _index_chunk(flat, offsets, start, stop, rows, positions)
         parts.append(held)
         sizes.append(count)
@@ -104,12 +104,13 @@ def _index_one(
     return held, np.array([len(held)])
 
 
-def _chunks(offsets: np.ndarray, width: int) -> list[tuple[int, int]]:
-    """Ranges of clients with at most CHUNK ids each, or one client."""
-    cuts, clients = [0], len(offsets) - 1
+def _chunks(offsets: np.ndarray, width: int, rows: int) -> list[tuple[int, int]]:
+    """Ranges of clients with at most CHUNK ids each, or one client; so few that clients times rows has 63 bits."""
+    cuts, clients, most = [0], len(offsets) - 1, (2**63 - 1) // rows
     while cuts[-1] < clients:
         limit = offsets[cuts[-1]] + CHUNK // width
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(offsets, limit, side="right")) - 1))
+        stop = min(int(np.searchsorted(offsets, limit, side="right")) - 1, cuts[-1] + most)
+        cuts.append(max(cuts[-1] + 1, stop))
     return list(pairwise(cuts))
 
 

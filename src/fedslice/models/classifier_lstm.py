@@ -47,7 +47,7 @@ def classifier_lstm(vocabulary: int, embedding: int = 25, hidden: int = 100, lay
         return ((logit(params, batch) > 0) == (batch["label"] > 0.5)).astype(jnp.float32)
 
     table = Table(rows=vocabulary, fields=("tokens",), shape=(embedding,), init=_small)
-    return Model(init, loss, {"embedding": table}, metrics={"accuracy": accuracy})
+    return Model(init, loss, {"embedding": table}, metrics={"accuracy": accuracy}, ranges={"label": 2})
 
 
 def _small(key: Key, shape: tuple[int, ...]) -> Array:

@@ -74,7 +74,7 @@ def din(users: int, items: int, categories: int = 0, width: int = 18) -> Model:
         return jax.nn.softplus(z) - batch["label"] * z
 
     made = {name: Table(rows, fields, (width,), _spread(rows, width)) for name, (rows, fields) in tables.items()}
-    return Model(init, loss, made, metrics={"auc": auc(logit)})
+    return Model(init, loss, made, metrics={"auc": auc(logit)}, ranges={"label": 2})
 
 
 def attend(layers: list[Params], target: Array, history: Array, real: Array) -> Array:

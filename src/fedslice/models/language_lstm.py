@@ -29,7 +29,7 @@ def language_lstm(
     project: int | None = 96,
     tied: bool = False,
 ) -> Model:
-    """Predicts the field ``next`` [length] from ``tokens`` [length]; below 0 is padding in both, at the end.
+    """Predicts the field ``next`` [length] from ``tokens`` [length]; -1 is padding in both, at the end.
 
     Ids below ``vocabulary`` are tokens; the ``specials`` after them (where a text begins and ends, the unknown word)
     are learned too but do not count in the accuracy.  With ``buckets`` an unknown word is -1 in ``tokens`` and has the
@@ -81,7 +81,8 @@ def language_lstm(
     if buckets and not local_buckets:
         tables["buckets"] = Table(rows=buckets, fields=("bucket",), shape=(embedding,), init=_small)
     local = ("buckets",) if local_buckets else ()
-    return Model(init, loss, tables, local, {"accuracy": metrics.ratio(hits, more=True)})
+    ranges = {"next": range(-1, classes)} | ({"bucket": range(-1, buckets)} if local_buckets else {})
+    return Model(init, loss, tables, local, {"accuracy": metrics.ratio(hits, more=True)}, ranges=ranges)
 
 
 _glorot = jax.nn.initializers.glorot_uniform()

@@ -102,10 +102,10 @@ def pixels(image: Array) -> Array:
     return image.astype(jnp.float32) / 127.5 - 1
 
 
-def classifier(init: Callable[[Key], Params], logits: Callable[[Params, Batch], Array]) -> Model:
+def classifier(init: Callable[[Key], Params], logits: Callable[[Params, Batch], Array], classes: int) -> Model:
     """The model that predicts the field ``label`` by a softmax over ``logits(params, batch)`` [batch, classes].
 
-    >>> model = classifier(lambda key: {"w": jnp.zeros((4, 3))}, lambda p, b: b["x"] @ p["w"])
+    >>> model = classifier(lambda key: {"w": jnp.zeros((4, 3))}, lambda p, b: b["x"] @ p["w"], 3)
     >>> batch = {"x": jnp.ones((1, 4)), "label": jnp.array([2])}
     >>> round(float(model.loss(model.init(jax.random.key(0)), batch)[0]), 4)  # ln 3
     1.0986
@@ -118,7 +118,7 @@ def classifier(init: Callable[[Key], Params], logits: Callable[[Params, Batch], 
     def accuracy(params: Params, batch: Batch) -> Array:
         return (jnp.argmax(logits(params, batch), axis=-1) == batch["label"]).astype(jnp.float32)
 
-    return Model(init, loss, metrics={"accuracy": accuracy})
+    return Model(init, loss, metrics={"accuracy": accuracy}, ranges={"label": classes})
 
 
 def check_width(channels: int, groups: int) -> None:

@@ -44,7 +44,7 @@ def mobilenet2(classes: int, width: float = 1.0, groups: int = 2) -> Model:
     if not width > 0:
         raise InputError(f"width={width}: give a positive multiplier of the channels")
     check_width(8, groups)
-    return classifier(partial(_init, classes=classes, width=width), partial(_logits, groups=groups))
+    return classifier(partial(_init, classes=classes, width=width), partial(_logits, groups=groups), classes)
 
 
 def _channels(number: float) -> int:

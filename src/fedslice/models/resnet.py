@@ -29,7 +29,7 @@ def resnet18(classes: int = 10, width: int = 64, groups: int = 2) -> Model:
     ['head', 'stem']
     """
     check_width(width, groups)
-    return classifier(partial(_init, classes=classes, width=width), partial(_logits, groups=groups))
+    return classifier(partial(_init, classes=classes, width=width), partial(_logits, groups=groups), classes)
 
 
 def _init(key: Key, classes: int, width: int) -> Params:

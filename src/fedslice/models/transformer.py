@@ -39,7 +39,7 @@ def transformer(
     """Predicts the field ``next`` [L] from ``tokens`` [L], which indexes the table ``embedding``.
 
     Ids below ``words`` are words; the ``special`` ones after them (where a sentence begins and ends, the unknown word)
-    are learned too but do not count in the accuracy; ids below 0 are padding.
+    are learned too but do not count in the accuracy; -1 is padding.
 
     >>> transformer(10_000).tables["embedding"].rows
     10002
@@ -75,9 +75,8 @@ def transformer(
         return next_token.hits(logits(params, batch), batch["next"], words, axis=1)
 
     table = Table(rows=classes, fields=("tokens",), shape=(width,), init=_small)
-    return Model(
-        init, loss, {"embedding": table}, metrics={"accuracy": metrics.ratio(hits, more=True)}, noisy=dropout > 0
-    )
+    figures, ranges = {"accuracy": metrics.ratio(hits, more=True)}, {"next": range(-1, classes)}
+    return Model(init, loss, {"embedding": table}, metrics=figures, noisy=dropout > 0, ranges=ranges)
 
 
 class _Dropout:

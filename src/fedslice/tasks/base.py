@@ -53,6 +53,7 @@ class Task:
     algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, str] = field(default_factory=dict)
     judged: int | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)  # test figures of what needs no training
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedslice.population import Population
 from fedslice.tasks import ratings as data
 from fedslice.tasks.base import Target, Task, Workload
-from fedslice.tasks.logistic import logistic
+from fedslice.tasks.logistic import baseline, logistic
 from fedslice.tasks.ratings import AGES, GENDERS, Ratings
 from fedslice.tasks.ratings_synthetic import synthetic as generate
 
@@ -84,6 +84,7 @@ def _task(ratings: Ratings, source: str) -> Task:
         source,
         algorithms=ALONE,
         observed=OBSERVED,
+        baseline=baseline(train, test),
     )
 
 

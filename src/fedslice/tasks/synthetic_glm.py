@@ -45,6 +45,7 @@ def softmax_regression(features: int = FEATURES, classes: int = CLASSES) -> Mode
     return classifier(
         lambda key: {"weight": jnp.zeros((features, classes)), "bias": jnp.zeros(classes)},
         lambda params, batch: batch["x"] @ params["weight"] + params["bias"],
+        classes,
     )
 
 
