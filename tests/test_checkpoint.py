@@ -142,6 +142,14 @@ def test_all_of_the_data_is_in_the_identity() -> None:
     assert len(fingerprints) == 4
 
 
+def test_other_names_are_other_data() -> None:
+    """Trained rows would come out under the new names."""
+    one, other = (
+        Population.from_arrays([0, 1], {"item": np.array(names)}, item=[0, 1]) for names in (["x", "y"], ["y", "x"])
+    )
+    assert fingerprint(one) != fingerprint(other)
+
+
 def rewrite(file: Path, about: dict[str, Any], extra: dict[str, Any]) -> None:
     """The checkpoint with other words in its header, or more leaves, and a checksum that fits."""
     known, leaves = load(file)

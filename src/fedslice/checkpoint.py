@@ -156,7 +156,7 @@ def atomic_write(file: Path, content: bytes) -> None:
 
 
 def fingerprint(population: Population) -> str:
-    """A short hash of all of the clients' data.
+    """A short hash of all of the clients' data, and of the names of its rows.
 
     >>> people = Population.from_arrays([7, 7, 9], x=[1.0, 2.0, 3.0])
     >>> len(fingerprint(people)), fingerprint(people) == fingerprint(people.select(people.columns["x"] < 3))
@@ -167,6 +167,8 @@ def fingerprint(population: Population) -> str:
         digest.update(f"{name} {column.dtype} {column.shape}".encode())
         for start in range(0, len(column), CHUNK):  # of columns on disk too, a part at a time
             digest.update(_bytes(column[start : start + CHUNK]))
+    for name, given in sorted(population.names.items()):
+        digest.update(json.dumps([name, [str(each) for each in given]]).encode())
     return digest.hexdigest()[:16]
 
 
