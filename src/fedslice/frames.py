@@ -1,6 +1,7 @@
 """Populations from data frames and files: raw values become ids, and what each id was called is kept."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,8 @@ def from_file(path: str | Path, **how: Any) -> Population:
             from pyarrow import csv
 
             tab = ".tsv" in file.suffixes or ".tab" in file.suffixes
-            source = File(file).open() if file.suffix == ".gz" else file
-            table = csv.read_csv(source, parse_options=csv.ParseOptions(delimiter="\t" if tab else ","))
+            with File(file).open() if file.suffix == ".gz" else nullcontext(file) as source:
+                table = csv.read_csv(source, parse_options=csv.ParseOptions(delimiter="\t" if tab else ","))
     except InputError:
         raise
     except Exception as error:  # pyarrow has no common base for what a damaged file makes it raise
