@@ -1,6 +1,7 @@
 """Populations from data frames and files: raw values become ids, and what each id was called is kept."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ def _read_csv(arrow: Any, file: Path, how: Mapping[str, Any]) -> Any:
         column_types={name: arrow.string() for name in ids}, null_values=[""], strings_can_be_null=True
     )
     parse = csv.ParseOptions(delimiter="\t" if tab else ",")
-    source = File(file).open() if file.suffix == ".gz" else file
-    table = csv.read_csv(source, parse_options=parse, convert_options=convert)
+    with File(file).open() if file.suffix == ".gz" else nullcontext(file) as source:
+        table = csv.read_csv(source, parse_options=parse, convert_options=convert)
     missing = csv.ConvertOptions().null_values
     for place, name in enumerate(table.column_names):
         if name in ids and name not in how.get("text", ()) and table.column_names.count(name) == 1:
