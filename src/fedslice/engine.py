@@ -48,7 +48,7 @@ class Engine:
                 "number of clients to vectorise at a time"
             )
         self.algorithm, self.tags, self.key, self.mode, self.threads = algorithm, tags, key, mode, threads
-        self.pool = ThreadPoolExecutor(threads)
+        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self.fused = threads == 1 and mode == "vmap"  # else in the same parts whatever the threads, for the same bits
         self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
         self.whole = jax.jit(self._whole, donate_argnums=(0, 1))
@@ -127,7 +127,8 @@ class Engine:
             jax.tree.map(lambda x, a=start: x[a : a + size], whole)._replace(round=plan.round)
             for start in range(0, size * self.threads, size)
         ]
-        results = list(self.pool.map(lambda part: jax.block_until_ready(train(part)), parts))
+        each = map if self.pool is None else self.pool.map
+        results = list(each(lambda part: jax.block_until_ready(train(part)), parts))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:clients], *results)
 
     # -- clients --------------------------------------------------------------------------------------------------
