@@ -58,7 +58,7 @@ def test_more_rounds_go_on_and_equal_one_run(tmp_path: Path, capsys: pytest.Capt
     assert main([*command, str(tmp_path / "b"), "--rounds", "10"]) == 0
     caught = capsys.readouterr()
     assert "going on from round 4" in caught.err
-    assert lines(caught.out)[:-1] == whole[1:-1]  # only what is new
+    assert lines(caught.out)[:-1] == whole[2:-1]  # only what is new
     assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     assert all(np.array_equal(first[key], second[key]) for key in first)
@@ -243,7 +243,7 @@ def test_a_run_starts_at_round_0_beside_a_baseline(
     assert last["auc"] > 0.6
     assert last["log_loss"] < first["log_loss"]
     assert main(["run", "lr", *columns, *out, "--rounds", "45", "--eval-every", "15", "--json"]) == 0
-    assert [line.get("round") for line in lines(capsys.readouterr().out)] == [0, 15, 30, 45, None]
+    assert [line.get("round") for line in lines(capsys.readouterr().out)] == [45, None]
     assert main(["compare", "lr", *columns, "fedavg", "--rounds", "2", "--out", str(tmp_path / "c")]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("baseline"))
     assert row.split()[1:] == ["0.5000", f"{1 - test.mean():.4f}", f"{loss:.4f}"]

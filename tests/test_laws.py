@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import ROWS, arrays, assert_params_close, people, run_of, state_bytes
+from problems import COUNTS, ROWS, arrays, assert_params_close, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.anatomy import Anatomy
@@ -49,7 +49,7 @@ def built(recipe: Callable[..., Algorithm], *fixed: Any, heat: bool = False, **s
     """A recipe by its positional arguments and settings, with the population's heat if wanted."""
 
     def make(model: Model, population: Population) -> Algorithm:
-        extra = {"heat": population.heat(model)} if heat else {}
+        extra = {"heat": population.heat(model)} if heat and model.tables else {}
         return recipe(model, *fixed, **WORK, **settings, **extra)
 
     return make
@@ -90,8 +90,8 @@ RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "central": lambda model, _: fs.recipes.central(model, optax.sgd(0.3), steps=3, batch=8),
     "fedprox": built(R.fedprox, optax.sgd(0.1), mu=0.5),
     "fednova": lambda model, _: R.fednova(model, optax.sgd(0.1, momentum=0.5), momentum=0.5, epochs=2, batch=4),
-    "scaffold-1": lambda model, p: R.scaffold(
-        model, 0.05, option=1, weights="examples", examples=p.examples, epochs=1, batch=4, **P
+    "scaffold-1": lambda model, _: R.scaffold(
+        model, 0.05, option=1, weights="examples", examples=sum(COUNTS), epochs=1, batch=4, **P
     ),
     "scaffold-2": built(R.scaffold, 0.05, option=2, server_rate=0.5, **P),
     "scaffold-heat": built(R.scaffold_heat, 0.05, heat=True, **P),
@@ -420,7 +420,8 @@ def test_a_correction_moves_in_tables_only_the_rows_that_a_client_holds() -> Non
         (Model(lambda key: {}, two_rows, {"w": table}), 0.2),
         (Model(lambda key: {"w": jnp.full(2, 3.0)}, two_rows), 0.1),
     ):
-        method = R.feddane(model, optax.sgd(0.1), mu=0.5, heat=population.heat(model), steps=1, batch=1)
+        heat = population.heat(model) if model.tables else None
+        method = R.feddane(model, optax.sgd(0.1), mu=0.5, heat=heat, steps=1, batch=1)
         np.testing.assert_allclose(run_of(method, population, 1).params()["w"], 3 - rate * 2, rtol=1e-6)
 
 

@@ -94,9 +94,9 @@ def test_a_listing_nobody_reads_ends_quietly(arguments: list[str], capsys: pytes
 def test_a_run_nobody_reads_is_saved(tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with nobody_reads():
         assert train(tmp_path / "r", 8) == 128 + signal.SIGPIPE
-    assert "stopped after round 2" in capsys.readouterr().err
+    assert "stopped after round 0" in capsys.readouterr().err  # whose line is the first to be written
     assert train(tmp_path / "r", 8) == 0
-    assert rounds_in(capsys.readouterr().out) == [4, 6, 8]
+    assert rounds_in(capsys.readouterr().out) == [2, 4, 6, 8]
     assert_same(whole, tmp_path / "r")
 
 
@@ -126,7 +126,7 @@ def test_a_signal_ends_the_round_and_saves(
         assert train(out, 8) == 128 + number
     caught = capsys.readouterr()
     assert f"stopped after round 5; the same command with --out {out} goes on" in caught.err
-    assert rounds_in(caught.out) == [2, 4]
+    assert rounds_in(caught.out) == [0, 2, 4]
     assert signal.getsignal(number) is before
     assert train(out, 8) == 0
     caught = capsys.readouterr()
@@ -142,7 +142,7 @@ def test_a_signal_during_an_evaluation_does_not_wait_for_it(
     score, calls = experiment.Scorer.__call__, iter(range(9))
 
     def slow(self: experiment.Scorer, run: Run) -> dict[str, float]:
-        if next(calls) == 1:
+        if next(calls) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return score(self, run)
 
@@ -150,7 +150,7 @@ def test_a_signal_during_an_evaluation_does_not_wait_for_it(
     assert train(tmp_path / "r", 8) == 143
     caught = capsys.readouterr()
     assert "stopped after round 4" in caught.err
-    assert rounds_in(caught.out) == [2]
+    assert rounds_in(caught.out) == [0, 2]
     assert train(tmp_path / "r", 8) == 0
     assert rounds_in(capsys.readouterr().out) == [4, 6, 8]
     assert_same(whole, tmp_path / "r")
@@ -162,7 +162,8 @@ def test_a_second_interrupt_ends_at_once(
     signalled(monkeypatch, signal.SIGINT, 2, times=2)
     assert train(tmp_path / "r", 8) == 130
     assert "stopped at once" in capsys.readouterr().err
-    assert visible(tmp_path / "r") == ["settings.json"]
+    assert visible(tmp_path / "r") == ["checkpoint.safetensors", "metrics.jsonl", "settings.json"]
+    assert rounds_in((tmp_path / "r" / "metrics.jsonl").read_text()) == [0]
 
 
 def test_a_signal_before_training_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +222,7 @@ def test_a_damaged_log_is_kept_aside_and_written_anew(
         assert (tmp_path / "metrics.jsonl").read_bytes() == log
         assert (tmp_path / f"metrics.jsonl.damaged-{number}").read_bytes() == DAMAGE[damage](log)
         assert f"kept as metrics.jsonl.damaged-{number}" in said[-1]
-        assert [line["round"] for line in lines] == [2, 4]
+        assert [line["round"] for line in lines] == [0, 2, 4]
 
 
 def pretended(half: Path, folder: Path) -> Any:
@@ -288,7 +289,7 @@ def test_a_kill_around_the_first_line_leaves_a_folder_that_goes_on(
 
 def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = TASKS["example1"].synthetic()
-    odd = iter([math.nan, math.inf, -math.inf, 0.5])
+    odd = iter([0.75, math.nan, math.inf, -math.inf, 0.5])
 
     class Odd(Scorer):
         def __call__(self, run: Run) -> dict[str, float]:
@@ -308,10 +309,11 @@ def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture
         )
         one.execute()
     figures = [strict(line).get("train_loss") for line in capsys.readouterr().out.splitlines()]
-    assert figures == [None, None, None, None, 0.5, None]  # two lines and the last word, twice
+    assert figures == [0.75, None, None, None, None, 0.5, None]  # round 0; two lines and the last word, twice
     log = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
-    assert [strict(line)["train_loss"] for line in log] == [None, None, None, 0.5]
-    assert [math.isnan(line["train_loss"]) for line in one.lines] == [True, True, True, False]  # read back, or not
+    assert [strict(line)["train_loss"] for line in log] == [0.75, None, None, None, 0.5]
+    nothing = [math.isnan(line["train_loss"]) for line in one.lines]
+    assert nothing == [False, True, True, True, False]  # read back, or not
     commands._print_json({"histogram": {"edges": [1.0, math.inf]}})
     assert strict(capsys.readouterr().out)["histogram"]["edges"] == [1.0, None]
 
@@ -322,7 +324,7 @@ def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_measuring_less_often_is_the_same_run(tmp_path: Path, half: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shutil.copytree(half, tmp_path / "r")
     assert train(out, 9, "--eval-every", "3") == 0
-    assert rounds_in((out / "metrics.jsonl").read_text()) == [2, 4, 6, 9]
+    assert rounds_in((out / "metrics.jsonl").read_text()) == [0, 2, 4, 6, 9]
     assert train(out, 10, "--set", "client_rate=0.03") == 2
     assert "other settings (client_rate=0.02 there, client_rate=0.03 here)" in capsys.readouterr().err
 

@@ -42,7 +42,7 @@ SEVERAL: dict[str, Algorithm] = {
     "fedavg": R.fedavg(MODEL, optax.sgd(RATE), weights="uniform", **MORE),
     "fedprox": R.fedprox(MODEL, optax.sgd(RATE), mu=0.5, **UNIFORM, **MORE),
     "fednova": R.fednova(MODEL, optax.sgd(RATE, momentum=0.5), momentum=0.5, **UNIFORM, **MORE),
-    "scaffold": R.scaffold(MODEL, RATE, clients=N, heat=HEAT, **MORE),
+    "scaffold-heat": R.scaffold_heat(MODEL, RATE, clients=N, heat=HEAT, **MORE),
     "scaffold-approximate": R.scaffold_approximate(MODEL, optax.sgd(RATE), participation=0.3, **UNIFORM, **MORE),
     "mimelite": R.mimelite(MODEL, optax.sgd(RATE, momentum=0.5), **UNIFORM, **MORE),
 }
@@ -88,7 +88,7 @@ def test_the_mean_over_all_cohorts_is_the_round_of_all_clients(name: str) -> Non
     for clients in (1, 2, 3):
         expected = rounds.expected(clients)
         np.testing.assert_allclose(expected[:size], everybody[:size], atol=1e-5)
-        if name == "scaffold":  # c moves by K/N of what it would with all clients
+        if name == "scaffold-heat":  # c moves by K/N of what it would with all clients
             share = clients / N
             np.testing.assert_allclose((expected - before)[size:], share * (everybody - before)[size:], atol=1e-5)
 

@@ -76,7 +76,7 @@ def test_small_clients_get_the_share_of_their_examples() -> None:
         (R.fedavg(MODEL, SGD), "size would count twice: use weights='uniform'"),
         (R.fedsubavg(MODEL, SGD, heat=HEAT, weights="uniform"), "give coefficient='examples'"),
         (R.qffl(MODEL, RATE, heat=HEAT), "give coefficient='examples'"),
-        (R.scaffold(MODEL, RATE, clients=N, heat=HEAT), "count once a round"),
+        (R.scaffold_heat(MODEL, RATE, clients=N, heat=HEAT), "count once a round"),
         (R.feddyn(MODEL, SGD, clients=N), "count once a round"),
         (R.afl(MODEL, SGD), "count once a round"),
         (
@@ -102,11 +102,11 @@ def test_a_coefficient_unlike_the_weights_needs_the_sampler() -> None:
 def test_the_command_line_chooses_the_right_pair(name: str) -> None:
     """``--set sampler=weighted`` alone; asking for weights by examples after it is refused."""
     task = fs.tasks.quadratic.random_quadratic(clients=6, rows=5, seed=2).task
-    heat = ["heat=yes"] if "heat" in find_method(name).options else []
+    heat = ["heat=yes"] if name != "fedavg" and "heat" in find_method(name).parts else []
     settings = settings_for(task, name, ["cohort=4", "sampler=weighted", *heat])
-    assert settings.weights == "uniform"
+    assert settings.values.get("weights", "uniform") == "uniform"  # q-FFL has weights of its own
     method = find_method(name).build(task, settings)
-    assert method.stages[-1].coefficient == ("examples" if name != "fedavg" or heat else "")
+    assert method.stages[-1].coefficient == ("" if name == "fedavg" else "examples")
     fs.simulate(method, task.train, sampler=sampler_for(find_method(name), settings))
     if name == "fedsubavg":
         wrong = settings.change("weights", "examples")

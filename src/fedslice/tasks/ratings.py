@@ -31,6 +31,7 @@ GENRES = (
     "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
 )  # fmt: skip  # the order of ml-100k's flags
 _BLOCK = 1 << 24  # bytes parsed at once
+_LINE = 1 << 26  # bytes without an end of line that no file of ratings has
 _RECIPE = "ratings 1"  # to be raised when the same files would give other arrays
 
 
@@ -148,8 +149,8 @@ def _blocks(file: File) -> Iterator[bytes]:
         text = stream.read(3).removeprefix(b"\xef\xbb\xbf")
         while more := stream.read(_BLOCK):
             text += more
-            if len(text) > 4 * _BLOCK:
-                raise InputError(f"{file.name} has a line of more than {_BLOCK:,} bytes: download it again")
+            if len(text) > _BLOCK + _LINE:
+                raise InputError(f"{file.name} has a line of more than {_LINE:,} bytes: download it again")
             cut = text.rstrip().rfind(b"\n") + 1  # the last line stays: more of it, or nothing but blanks, may follow
             if cut:
                 yield text[:cut].replace(b"\r\n", b"\n")
