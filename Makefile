@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
 
-.PHONY: demo test check unit test-oldest bench clean
+.PHONY: demo test check unit test-all test-oldest bench clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
@@ -22,6 +22,9 @@ unit: $(READY)
 	$(BIN)/pytest -n auto
 
 # Four processes: jax 0.6.2 maps so much memory for what it compiles that one process reaches Linux's limit of mappings.
+test-all: $(READY)  ## the laws about the engine for every recipe, not for one of each structure alone
+	$(BIN)/pytest -n auto -m 'every or not every'
+
 test-oldest: $(OLDEST)/.ready  ## all tests with the lowest versions that pyproject.toml allows
 	$(OLDEST)/bin/pytest -n 4 -W ignore::DeprecationWarning
 

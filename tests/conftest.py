@@ -16,6 +16,14 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they compute
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _let_go() -> Iterator[None]:
+    """Compiled code of one module is of no use to the next, and fills the memory."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

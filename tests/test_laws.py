@@ -1,6 +1,6 @@
 """The laws that every recipe obeys: one test for each law, over all recipes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -140,7 +140,25 @@ NOT_DENSE = {
     "ifca",  # the noise that sets the models apart is drawn by row for tables, by leaf for the rest
 }
 NO_HEAT = [name for name in RECIPES if name not in NOT_DENSE]
-all_recipes = pytest.mark.parametrize("name", RECIPES)
+# One of each structure: phases, heat and weights, client memory and extras, a survey, support and query, models side by
+# side, stages with a robust reduction, stages with memory, served models, state of a stage.
+STRUCTURES = {
+    *("fedavg-epochs", "fedsubavg-weighted", "scaffold-1", "mime", "fedrecon", "ifca", "everything", "fedavg-topk"),
+    *("ditto", "afl"),
+}
+
+
+def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.MarkDecorator:
+    """Parametrise by recipe, all tests of one on the same worker; beyond ``some`` only with ``make test-all``."""
+    fewer = set(names if some is None else some)
+    each = [(name, [] if name in fewer else [pytest.mark.every]) for name in names]
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.xdist_group(name), *more]) for name, more in each]
+    )
+
+
+all_recipes = recipes(RECIPES)
+all_structures = recipes(RECIPES, STRUCTURES)
 ENGINES: dict[Any, Any] = {}  # compiled rounds, shared: an engine is a pure function of algorithm, seed and mode
 ANATOMIES: dict[Any, Anatomy] = {}  # likewise: of algorithm, population and seed
 
@@ -214,19 +232,19 @@ def base(name: str) -> Base:
     return Base(params, bytes3, state_bytes(run), len(shapes), compiled)
 
 
-@all_recipes
+@all_structures
 @pytest.mark.parametrize("how", [("map", 1), (2, 1), ("map", 3), ("debug", 1)], ids=str)
 def test_vectorised_is_mapped_is_chunked_is_threaded_is_debug(name: str, how: tuple[Any, int]) -> None:
     assert_params_close(trained(name, engine=how[0], threads=how[1]).params(), base(name).params)
 
 
-@all_recipes
+@all_structures
 def test_the_number_of_threads_is_not_in_the_bits(name: str) -> None:
     """A cohort of 4 in 3 threads has stand-ins; a run may go on with as many cores as there are."""
     assert state_bytes(trained(name, engine="map", threads=3)) == state_bytes(trained(name, engine="map", threads=1))
 
 
-@all_recipes
+@all_structures
 def test_the_order_in_which_clients_are_given_is_nothing(name: str) -> None:
     columns = arrays()
     blocks = [np.flatnonzero(columns["client"] == client) for client in np.unique(columns["client"])]
@@ -292,7 +310,7 @@ def test_compiled_once_for_a_given_shape(name: str) -> None:
     assert base(name).compiled == base(name).shapes <= 2
 
 
-@pytest.mark.parametrize("name", TOUCHED_IS_HELD)
+@recipes(TOUCHED_IS_HELD)
 def test_touched_rows_are_held_rows_without_momentum(name: str) -> None:
     assert_params_close(trained(name, rows="held").params(), base(name).params)
 
@@ -317,7 +335,7 @@ def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
     assert moved[touched].all()
 
 
-@pytest.mark.parametrize("name", NO_HEAT)
+@recipes(NO_HEAT)
 def test_working_set_is_full_table(name: str) -> None:
     """The same model with its table declared as a dense leaf, which every client then downloads whole.
 
@@ -333,7 +351,7 @@ def test_working_set_is_full_table(name: str) -> None:
     assert not np.allclose(run.params()["w"], first, atol=1e-3)
 
 
-@all_recipes
+@all_structures
 def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Path) -> None:
     run = trained(name, store=tmp_path / "tables")
     assert_params_close(run.params(), base(name).params)

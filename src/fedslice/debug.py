@@ -23,8 +23,7 @@ class DebugEngine(Engine):
         """Every client by itself."""
         results = []
         for k in range(len(plan.clients)):
-            part = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], plan._replace(round=(), union={}))
-            part = part._replace(round=plan.round)
+            part = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], plan.alone()).shared(plan)
             result = train(part)
             if _failed(result):
                 raise DivergedError(self._diagnose(train, part))

@@ -64,6 +64,7 @@ class Engine:
 
     def in_memory(self, state: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a state in device memory."""
+        plan = plan._replace(key=self.key)
         if self.fused:
             return self.whole(state, memory, plan)
         working = self.begin(state, plan.union)
@@ -72,6 +73,7 @@ class Engine:
 
     def on_working_set(self, working: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Any]:
         """A round on a working set that was taken, and will be put back, elsewhere."""
+        plan = plan._replace(key=self.key)
         if self.fused:
             return self.middle(working, memory, plan)
         found, messages, memories = self._parts(working, memory, plan)
@@ -120,11 +122,11 @@ class Engine:
         clients = len(plan.clients)
         size = -(-clients // (self.threads * self.unit)) * self.unit
         spare = size * self.threads - clients
-        whole = plan._replace(round=(), union={})
+        whole = plan.alone()
         if spare:
             whole = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], spare, axis=0)]), whole)
         parts = [
-            jax.tree.map(lambda x, a=start: x[a : a + size], whole)._replace(round=plan.round)
+            jax.tree.map(lambda x, a=start: x[a : a + size], whole).shared(plan)
             for start in range(0, size * self.threads, size)
         ]
         each = map if self.pool is None else self.pool.map
@@ -135,7 +137,7 @@ class Engine:
 
     def _each(self, one: Any, plan: Plan) -> Any:
         """``one(client's plan)`` for every client of the cohort."""
-        stacked = plan._replace(round=(), union={})
+        stacked = plan.alone()
         limits = [jnp.max(phase.steps) for phase in plan.phases]
 
         def run(client: Plan) -> Any:
@@ -143,14 +145,14 @@ class Engine:
                 Phase(p.batches, p.sizes, p.steps, p.steps if self.mode == "map" else limit, p.examples)
                 for p, limit in zip(client.phases, limits, strict=True)
             )
-            return one(client._replace(round=plan.round, phases=phases))
+            return one(client._replace(phases=phases).shared(plan))
 
         if self.mode == "vmap":
             return jax.vmap(run)(stacked)
         return jax.lax.map(run, stacked, batch_size=self.mode if isinstance(self.mode, int) else None)
 
     def _data(self, plan: Plan, phases: tuple[Phase, ...]) -> tuple[Data, Array]:
-        key = jax.random.fold_in(jax.random.fold_in(self.key, plan.round), plan.clients)
+        key = jax.random.fold_in(jax.random.fold_in(plan.key, plan.round), plan.clients)
         if self.algorithm.client.model.noisy:
             noise = jax.random.fold_in(key, 0)  # stages use the numbers from 1
             phases = tuple(p._replace(key=jax.random.fold_in(noise, place)) for place, p in enumerate(phases))

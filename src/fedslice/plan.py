@@ -34,6 +34,15 @@ class Plan(NamedTuple):
     held: dict[str, Any]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
     sent: dict[str, Any]  # per space int32 [K, R]: as places, without the rows only read; empty: all are sent
     repeats: Any = ()  # float32 [K]: how often each client was drawn; empty: once
+    key: Any = ()  # the run's, put in by the engine: an argument, so that another seed is the same compiled code
+
+    def alone(self) -> "Plan":
+        """What each client has of its own: every leaf has the clients along its first axis."""
+        return self._replace(round=(), union={}, key=())
+
+    def shared(self, plan: "Plan") -> "Plan":
+        """With what all clients of ``plan`` share, but for the rows of the round."""
+        return self._replace(round=plan.round, key=plan.key)
 
 
 class PhasePlan(NamedTuple):

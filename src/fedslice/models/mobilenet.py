@@ -38,7 +38,7 @@ STRIDES = tuple(stride if first == 0 else 1 for _, _, count, stride in STAGES fo
 def mobilenet2(classes: int, width: float = 1.0, groups: int = 2) -> Model:
     """The model; it reads the fields ``image`` [rows, columns, 3], bytes, and ``label``.
 
-    >>> sorted(mobilenet2(10, width=0.25).init(jax.random.key(0)))[-3:]
+    >>> sorted(jax.eval_shape(mobilenet2(10, width=0.25).init, jax.random.key(0)))[-3:]
     ['head', 'last', 'stem']
     """
     if not width > 0:

@@ -25,7 +25,7 @@ STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # of the eight blocks
 def resnet18(classes: int = 10, width: int = 64, groups: int = 2) -> Model:
     """The model; it reads the fields ``image`` [rows, columns, 3], bytes, and ``label``.
 
-    >>> sorted(resnet18(width=8).init(jax.random.key(0)))[-2:]
+    >>> sorted(jax.eval_shape(resnet18(width=8).init, jax.random.key(0)))[-2:]
     ['head', 'stem']
     """
     check_width(width, groups)
