@@ -8,6 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
+ROOMY = 800 << 20  # bytes that a worker may have before it lets go of compiled code
+
 
 def pytest_configure(config: pytest.Config) -> None:
     scratch = tempfile.TemporaryDirectory()
@@ -21,9 +23,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _let_go() -> Iterator[None]:
-    """Compiled code of one module is of no use to the next, and fills the memory."""
+    """Compiled code of one module is of little use to the next, and fills the memory."""
     yield
-    jax.clear_caches()
+    if Path("/proc/self/statm").exists():
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if resident > ROOMY:
+            jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -3,17 +3,21 @@
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import fedslice as fs
+from fedslice.algorithm import check_sampler
 from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for, settings_of_all
 from fedslice.cli import main
 from fedslice.errors import InputError
 from fedslice.registry import TASKS, sampler_for
 from fedslice.settings import COMMON, OPTIMIZERS, Settings, optimizer, schedule
+from fedslice.tasks import quadratic
+from fedslice.types import Message
 
 TASK = fs.tasks.movielens_lr.synthetic(scale=0.02)
 LOCAL = fs.tasks.movielens_mf.synthetic(scale=0.02)
@@ -40,7 +44,7 @@ def test_every_algorithm_is_told_and_built(name: str, capsys: pytest.CaptureFixt
 
 
 def test_one_expression_and_one_command_line_are_the_same() -> None:
-    changes = ["cohort=10", "server=yogi", "server_rate=0.01", "mu=0.01", "compress=quantise:127", "reduce=trimmed:0.1"]
+    changes = ["cohort=10", "server=adam", "server_rate=0.01", "mu=0.01", "compress=quantise:127", "reduce=trimmed:0.1"]
     settings = settings_for(TASK, "fedsubavg", changes)
     typed = find_method("fedsubavg").build(TASK, settings)
     written = fs.recipes.fedsubavg(
@@ -49,7 +53,7 @@ def test_one_expression_and_one_command_line_are_the_same() -> None:
         heat=TASK.train.heat(TASK.model),
         steps=10,
         batch=5,
-        server=optax.yogi(0.01, b1=0.9, b2=0.99, eps=1e-3),
+        server=optax.adam(0.01, b1=0.9, b2=0.99, eps=1e-3),
         corrections=[fs.client.proximal(0.01)],
         stages=[fs.stage.compress(fs.stage.quantise(127))],
         reduce=fs.reduce.trimmed(0.1),
@@ -72,8 +76,13 @@ def test_one_expression_and_one_command_line_are_the_same() -> None:
         ("fedavg", "reduce=trimmed:half", "do not fit"),
         ("fedavg", "reduce=trimmed:0.7", "below one half"),
         ("fedavg", "compress=zip", "is not known"),
-        ("fedavg", "compress=largest", "do not fit"),
+        ("fedavg", "compress=largest", "after largest comes SHARE"),
+        ("fedavg", "client_schedule=exponential:0.5", "after exponential comes FACTOR:ROUNDS"),
         ("fedavg", "feedback=maybe", "yes or no"),
+        ("fedavg", "feedback=yes", "set compress too"),
+        ("fedavg", ":mu=1", "name the algorithm"),
+        ("fedadam", "server=sgd", "by its definition"),
+        ("scaffold", "clip=1", "leave them out, or use scaffold_heat"),
         ("fedavg", "server_schedule=slow:3", "is not known"),
         ("fedavg", "q=1", "there is no setting 'q'"),
         ("feddualavg", "regulariser=l7", "is not known"),
@@ -207,7 +216,6 @@ def test_a_task_has_settings_for_single_algorithms() -> None:
         assert "b2" in work.sections()["settings"]["settings of fedadam"]
     assert TASK.algorithms == TASKS["movielens-lr"].algorithms
     assert settings_for(TASK, "fedadam", ["server_rate=0.3", "server_b2=0.5"]).server_rate == 0.3
-    assert settings_for(TASK, "fedadam", ["server=sgd"]).server == "sgd"  # which has no b2
 
 
 def test_constants_of_optimizers() -> None:
@@ -255,3 +263,43 @@ def test_schedules() -> None:
     settings = Settings({"steps": 3, "epochs": 0, "batch": 4})
     assert settings.work == {"steps": 3, "batch": 4}
     assert settings.change("epochs", "2").work == {"epochs": 2, "batch": 4}
+
+
+def test_what_names_the_algorithm_has_the_last_word() -> None:
+    task = quadratic.example1(clients=4)
+    assert settings_for(task, "fedprox", ["fedprox:mu=1", "mu=2"]).mu == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [["sampler=weighted", "weights=examples"], ["weights=examples", "sampler=weighted"]]
+)
+def test_weights_that_were_asked_for_are_not_changed_without_a_word(changes: list[str]) -> None:
+    """They are refused where the sampler meets them, in either order; where nobody asked, the sampler's follow."""
+    task = TASKS["movielens-lr"].synthetic(scale=0.01)
+    settings = settings_for(task, "fedavg", ["cohort=4", *changes])
+    method = find_method("fedavg")
+    with pytest.raises(InputError, match="size would count twice"):
+        check_sampler(method.build(task, settings), sampler_for(method, settings))
+    assert settings_for(task, "fedavg", ["sampler=weighted"]).weights == "uniform"
+    assert settings_for(task, "fedavg", ["sampler=weighted", "sampler=uniform"]).weights == "examples"
+
+
+def test_yogi_does_not_move_what_has_no_gradient() -> None:
+    """Whatever its second moment starts from, the first one starts at zero."""
+    rule, x = optimizer("yogi", 0.1, accumulator=0.1), {"w": jnp.ones(1)}
+    updates, _ = rule.update({"w": jnp.zeros(1)}, rule.init(x))
+    assert float(updates["w"][0]) == 0
+    g = 0.5  # by hand: m = 0.1 g, v = v0 - 0.01 sign(v0 - g^2) g^2, both without their bias
+    updates, _ = rule.update({"w": jnp.full(1, g)}, rule.init(x))
+    v = 0.1 + (1 - 0.99) * g**2
+    assert float(updates["w"][0]) == pytest.approx(-0.1 * g / (np.sqrt(v / (1 - 0.99)) + 1e-3), rel=1e-5)
+
+
+def test_fednova_normalises_by_the_momentum_that_is_used() -> None:
+    """||a||_1 of 3 steps with momentum 1/2 is 1 + 1.5 + 1.75."""
+    task = quadratic.example1(clients=4)
+    settings = settings_for(task, "fednova", ["client=momentum", "client_b1=0.5", "steps=3"])
+    method = find_method("fednova").build(task, settings)
+    message = Message({}, jnp.ones(()), {"steps": jnp.array(3.0)})
+    encoded, _ = method.stages[0].encode((), (), message, jax.random.key(0))
+    assert float(encoded.extra["progress"]) == 4.25

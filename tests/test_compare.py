@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedslice import report, study
+from fedslice.catalogue import settings_of_all
 from fedslice.cli import main
 from fedslice.errors import InputError
 from fedslice.experiment import Experiment
@@ -75,7 +76,7 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     identity = {"task": task.name, "data": task.source, "algorithm": "fedavg", "seed": 1, "eval_every": 1}
     (folder / "settings.json").write_text(json.dumps({**identity, "settings": settings}))
     (folder / "metrics.jsonl").write_text('{"round": 1}\n{"round": 2}\n')
-    mine = Experiment(task, "fedavg", Settings({"batch": 1, "mu": 0.0}), 2, out=tmp_path / "fedavg-seed0")
+    mine = Experiment(task, "fedavg", Settings({"batch": 1, "mu": 0.0}), 2, eval_every=1, out=tmp_path / "fedavg-seed0")
     groups = {"fedavg": [mine]}
     (note,) = study.read_back(tmp_path, task, 2, groups, [mine.out])
     assert "mu=0.5 there, mu=0.0 here" in note
@@ -151,3 +152,23 @@ def test_without_matplotlib_the_table_comes_and_the_note_comes_first(
     assert "rounds to" in caught.out
     with pytest.raises(InputError, match="matplotlib"):
         report.check_picture(Path("a.png"))
+
+
+def test_an_algorithm_that_cannot_work_is_refused_before_the_others_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    weighted = ["--set", "sampler=weighted", "--set", "cohort=5"]
+    assert main(["compare", *QUICK, "fedavg", "scaffold", *weighted, "--out", str(out)]) == 2
+    assert "count once a round" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_is_set_to_nothing_is_told_where_it_is_not_usual(tmp_path: Path) -> None:
+    task = quadratic.example1(clients=4)
+    changes = ["maml:first_order=no", "fedadam:server_b1=0"]
+    settings, _ = settings_of_all(task, ["maml", "fedadam"], changes)
+    told = study.ran_with({name: [Experiment(task, name, each, 1)] for name, each in settings.items()})
+    assert "first_order no" in told["maml"]
+    assert "server_b1 0" in told["fedadam"]
+    assert "clip" not in told["all"]

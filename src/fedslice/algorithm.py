@@ -67,6 +67,11 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
             f"{name} keeps something on each client (variates, duals, errors, weights) that must count once a round, "
             f"and {sampler.name} may draw a client twice: use sampling.uniform(...) (--set sampler=uniform)"
         )
+    if not mean.weights:
+        raise InputError(
+            f"{sampler.name} draws clients in proportion to their examples; what a function of weights adds to that "
+            "cannot be told: use weights='uniform'"
+        )
     if mean.weights == "examples":
         raise InputError(
             f"{sampler.name} draws clients in proportion to their examples; with weights='examples' size would count "

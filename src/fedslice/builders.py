@@ -69,10 +69,9 @@ def central(task: Task, s: Settings) -> Algorithm:
 
 def fednova(task: Task, s: Settings) -> Algorithm:
     """The normalisation follows from the clients' optimizer and proximal term."""
-    known = {"sgd": 0.0, "momentum": 0.9}
-    if s.client not in known:
-        raise InputError(f"fednova knows how to normalise {' and '.join(known)} clients, not {s.client}")
-    own = {"momentum": known[s.client], "proximal": s.client_rate * s.mu}
+    if s.client not in ("sgd", "momentum"):
+        raise InputError(f"fednova knows how to normalise sgd and momentum clients, not {s.client}")
+    own = {"momentum": s.client_b1 if s.client == "momentum" else 0.0, "proximal": s.client_rate * s.mu}
     more = {**_more(task, s), "server": s.server_optimizer, "schedule": schedule(s.client_schedule)}
     return recipes.fednova(task.model, s.client_optimizer, corrections=[proximal(s.mu)], **own, **more)
 
@@ -206,7 +205,7 @@ def maml(task: Task, s: Settings) -> Algorithm:
 def reptile(task: Task, s: Settings) -> Algorithm:
     """The server's rate is its epsilon."""
     more = {**_without(_more(task, s), "weights"), "schedule": schedule(s.client_schedule)}
-    return recipes.reptile(task.model, s.client_optimizer, rate=s.server_rate, split=s.split, **more)
+    return recipes.reptile(task.model, s.client_optimizer, rate=s.server_rate, **more)
 
 
 def ditto(task: Task, s: Settings) -> Algorithm:

@@ -86,7 +86,8 @@ def _server(name: str, rule: str, server: str, rate: float) -> Method:
         "tau b",
         builders.family(recipes.fedavg),
         parts={**HEAT, **PROXIMAL},
-        defaults={"server": server, "server_rate": rate},
+        fixed={"server": server},
+        defaults={"server_rate": rate},
     )
 
 
@@ -186,7 +187,7 @@ ALGORITHMS: dict[str, Method] = {
         "tau b (option 1: tau b + |D_i|)",
         builders.scaffold(recipes.scaffold),
         memory="one variate of the client's own slice",
-        limits=NEEDS_SUM,
+        limits=NEEDS_SUM + "; on tables clip and compress (holders send more than y - x)",
         options={"option": (2, "1 or 2 of the paper, whose experiments use 2")},
         unused=(*_CLIENT, "client_schedule", "server", "server_schedule"),
     ),
@@ -352,7 +353,7 @@ ALGORITHMS: dict[str, Method] = {
     ),
     "afl": Method(
         "weights that ascend on the worst mixture of clients",
-        "lambda_i <- lambda_i exp(rate (F_i - last round's mean F)),   x <- x + sum_i lambda_i delta_i / sum_i lambda_i\n"
+        "x <- x + sum_i lambda_i delta_i / sum_i lambda_i,   then lambda_i <- lambda_i exp(rate (F_i - last round's mean F))\n"
         "(a constant in place of F's mean changes no normalised lambda; 0 in the first round)",
         "Mohri et al., Agnostic Federated Learning, ICML 2019 (mirror ascent, over the clients that take part).",
         "A guarantee for the worst group of few clients.",
@@ -443,7 +444,6 @@ ALGORITHMS: dict[str, Method] = {
         "2d",
         "tau b",
         builders.reptile,
-        options={"split": ("half", "support, to adapt on, and query, to be judged by")},
         parts=HEAT,
         fixed=UNIFORM,
         unused=("server", "server_schedule"),
@@ -506,8 +506,8 @@ def settings_for(task: Task, algorithm: str, changes: Sequence[str], several: bo
     settings = Settings({key: value for key, value in values.items() if key not in method.unused})
     settings = _changed(algorithm, settings, [c for c in changes if not _constant(c)], several).with_constants()
     tuned = {key: value for key, value in alone.items() if key not in own and key in settings.values}
-    settings = Settings({**settings.values, **tuned})
-    return _changed(algorithm, settings, [c for c in changes if _constant(c)], several)
+    settings = Settings({**settings.values, **tuned}, settings.said)
+    return _changed(algorithm, settings, [c for c in changes if _constant(c)], several).with_weights()
 
 
 def _constant(change: str) -> bool:
@@ -518,7 +518,9 @@ def _constant(change: str) -> bool:
 
 def _changed(algorithm: str, settings: Settings, changes: Sequence[str], several: bool) -> Settings:
     method = find_method(algorithm)
-    for change in changes:
+    for change in sorted(
+        changes, key=lambda each: bool(change_of(each)[0])
+    ):  # what names the algorithm has the last word
         named, key, value = change_of(change)
         if several and not _takes(algorithm, settings, named, key):
             continue

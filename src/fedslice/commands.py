@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from fedslice import export, report, study
 from fedslice import recommend as recommender
+from fedslice.algorithm import check_sampler
 from fedslice.catalogue import ALGORITHMS, find_method, page, settings_for, settings_of_all
 from fedslice.checkpoint import writing
 from fedslice.errors import DivergedError, InputError
@@ -16,7 +17,7 @@ from fedslice.experiment import Experiment, Scorer
 from fedslice.folder import as_json
 from fedslice.frames import from_file
 from fedslice.progress import show
-from fedslice.registry import TASKS, find_task, make_task, obtain, present, sections, task_page
+from fedslice.registry import TASKS, find_task, make_task, obtain, present, sampler_for, sections, task_page
 from fedslice.settings import Settings
 from fedslice.tasks import logistic
 from fedslice.tasks.base import OBSERVED, Task, Workload
@@ -159,6 +160,9 @@ def compare(options: argparse.Namespace) -> int:
     settings, notes = settings_of_all(task, options.algorithms, options.set)
     for note in notes:
         say(note)
+    for name in options.algorithms:  # what cannot work is refused before anything is trained
+        method = find_method(name)
+        check_sampler(method.build(task, settings[name]), sampler_for(method, settings[name]))
     out = options.out or _free(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
     groups: study.Groups = {}

@@ -99,6 +99,11 @@ class Scorer:
         )
 
     def _kept(self, run: Run) -> list[Callable[[], Gain]]:
+        if self.task.judged is not None:
+            raise InputError(
+                f"judged={self.task.judged}: clients that keep their models are all judged, on examples of their own; "
+                "leave judged out"
+            )
         train = self.task.train
         chosen = np.random.default_rng(0).permutation(train.examples) < TRAIN_SAMPLE
         return [Kept(run, train.select(chosen)), Kept(run, self.task.test)]

@@ -132,6 +132,11 @@ def scaffold(
     if more.get("heat") is not None:
         raise InputError("SCAFFOLD as published has no heat correction: use recipes.scaffold_heat, or leave heat out")
     mix, work = _split({"weights": "uniform", **more})
+    if model.tables and any(stage.alters for stage in mix.get("stages", ())):
+        raise InputError(
+            "SCAFFOLD's clients send y - x + tau eta c for the rows of tables, which clip, compress and nova would not "
+            "take for y - x: leave them out, or use scaffold_heat"
+        )
     local = local_parts.scaffold(model, rate, option=option, **work)
     return _compose("scaffold", local, servers.scaffold(_total(clients, examples, mix), server_rate), **mix)
 

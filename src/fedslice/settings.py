@@ -1,9 +1,12 @@
 """Settings as text: what ``--set key=value`` means, and how it becomes optimizers, stages and reductions."""
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from fedslice import reduce as reductions
@@ -52,12 +55,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optax.GradientTransformation], dict[st
         {"eps": 1e-7, "accumulator": 0.1},
     ),
     "adam": (optax.adam, MOMENTS),
-    "yogi": (
-        lambda rate, b1, b2, eps, accumulator: optax.chain(
-            optax.scale_by_yogi(b1, b2, eps, initial_accumulator_value=accumulator), optax.scale_by_learning_rate(rate)
-        ),
-        {**MOMENTS, "accumulator": 1e-6},
-    ),
+    "yogi": (lambda rate, **given: yogi(rate, **given), {**MOMENTS, "accumulator": 1e-6}),
     "adamw": (optax.adamw, {"b1": 0.9, "b2": 0.999, "eps": 1e-8}),
     "rmsprop": (
         lambda rate, b2, eps, accumulator: optax.rmsprop(rate, decay=b2, eps=eps, initial_scale=accumulator),
@@ -101,8 +99,6 @@ class Settings:
             raise InputError(f"{key}={parsed} must be at least 1")
         other: dict[str, Any] = {"steps": {"epochs": 0}, "epochs": {"steps": 0}}.get(key, {})
         other = {} if other.keys() & self.said else other  # both were asked for: at most steps batches of the passes
-        if (key, parsed) == ("sampler", "weighted") and "weights" in self.values:
-            other = {"weights": "uniform"}  # clients come as often as their examples say: size counts once
         return Settings({**self.values, **other, key: parsed}, self.said | {key})
 
     def _missing(self, key: str) -> str:
@@ -112,6 +108,13 @@ class Settings:
             having = ", ".join(name for name, (_, known) in OPTIMIZERS.items() if constant in known)
             return f"{self.values[side]} has no {constant}, so {key} cannot be set; {having} have one: set {side} too"
         return f"there is no setting {key!r} here; {nearest(key, self.values)}"
+
+    def with_weights(self) -> "Settings":
+        """A copy with the weights that fit the sampler, where they were not set: clients that come as often as their
+        examples say are averaged uniformly, so that size counts once."""
+        if self.values.get("sampler") != "weighted" or "weights" not in self.values or "weights" in self.said:
+            return self
+        return Settings({**self.values, "weights": "uniform"}, self.said)
 
     def with_constants(self) -> "Settings":
         """A copy with the constants of both optimizers, where they were not set."""
@@ -158,6 +161,8 @@ class Settings:
             "sign": stages.sign,
             "low_rank": lambda rank="2": stages.low_rank(int(rank)),
         }
+        if self.feedback and self.compress == "none":
+            raise InputError("feedback=yes keeps what compression leaves out: set compress too, or leave feedback out")
         if self.compress != "none":
             found.append(stages.compress(_build("compress", self.compress, kinds), self.feedback))
         return found
@@ -205,6 +210,25 @@ def optimizer(name: str, rate: Any, first: float | None = None, **given: float) 
     return OPTIMIZERS[name][0](rate, **{**constants(name), **given})
 
 
+def yogi(rate: Any, b1: float, b2: float, eps: float, accumulator: float) -> optax.GradientTransformation:
+    """optax's Yogi with a first moment that starts at zero; its own starts at ``accumulator`` too, and so moves weights
+    that have no gradient.
+
+    >>> import jax.numpy as jnp
+    >>> x = {"w": jnp.zeros(1)}
+    >>> rule = yogi(0.1, 0.9, 0.99, 1e-3, accumulator=0.1)
+    >>> float(rule.update(x, rule.init(x))[0]["w"][0])
+    -0.0
+    """
+    inner = optax.scale_by_yogi(b1, b2, eps, initial_accumulator_value=accumulator)
+
+    def init(params: Any) -> Any:
+        state = inner.init(params)
+        return state._replace(mu=jax.tree.map(jnp.zeros_like, state.mu))
+
+    return optax.chain(optax.GradientTransformation(init, inner.update), optax.scale_by_learning_rate(rate))
+
+
 def constants(name: str) -> dict[str, float]:
     """The constants of an optimizer and what they are where nobody says otherwise.
 
@@ -248,7 +272,9 @@ def change_of(text: str) -> tuple[str, str, str]:
     key, sign, value = (part.strip() for part in text.partition("="))
     if not sign:
         raise InputError(f"--set {text}: write key=value, or ALGORITHM:key=value")
-    name, _, own = key.rpartition(":")
+    name, colon, own = key.rpartition(":")
+    if colon and not name:
+        raise InputError(f"--set {text}: name the algorithm before the colon, or leave the colon out")
     return name, own, value
 
 
@@ -301,10 +327,13 @@ def _build(what: str, text: str, kinds: Mapping[str, Callable[..., Any]]) -> Any
         raise InputError(f"{what}={text!r} is not known; there are {', '.join(kinds)}")
     try:
         return kinds[name](*arguments)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except ValueError as error:
         raise InputError(f"{what}={text!r}: its arguments do not fit ({error})") from None
+    except TypeError:
+        wanted = ":".join(map(str.upper, inspect.signature(kinds[name]).parameters)) or "nothing"
+        raise InputError(f"{what}={text!r}: after {name} comes {wanted}") from None
 
 
 def _positive(text: str) -> float:

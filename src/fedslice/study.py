@@ -1,17 +1,24 @@
 """Several algorithms on one task, in one folder: what each ran with, and what earlier comparisons left there."""
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedslice.catalogue import find_method
 from fedslice.experiment import Experiment
 from fedslice.folder import parsed
-from fedslice.settings import Settings, differences
+from fedslice.settings import COMMON, Settings, differences
 from fedslice.tasks.base import Task
 
 Groups = dict[str, list[Experiment]]
-IDLE = (0, "none", "constant", "sum", "auto")  # settings that say: nothing of the kind
+IDLE = (
+    0,
+    "none",
+    "constant",
+    "sum",
+    "auto",
+)  # settings that say, where they are an algorithm's default: nothing of the kind
 
 
 def read_back(out: Path, task: Task, rounds: int, groups: Groups, known: Container[Path]) -> list[str]:
@@ -26,8 +33,9 @@ def read_back(out: Path, task: Task, rounds: int, groups: Groups, known: Contain
         except (ValueError, KeyError, TypeError, OSError) as error:
             notes.append(f"note: {file.parent} is left out of the table ({error})")
             continue
-        other = groups.get(run.algorithm, [run])[0].settings
-        if unlike := differences(run.settings.values, other.values):
+        other = groups.get(run.algorithm, [run])[0]
+        one, two = ({**each.settings.values, "eval_every": each.eval_every} for each in (run, other))
+        if unlike := differences(one, two):
             notes.append(f"note: {file.parent} is left out of the table: {unlike}")
         else:
             groups.setdefault(run.algorithm, []).append(run)
@@ -56,15 +64,25 @@ def ran_with(groups: Mapping[str, Sequence[Experiment]]) -> dict[str, str]:
     alike = {key for key, value in first.items() if all(each.get(key) == value for each in values.values())}
     found = {"all": {key: first[key] for key in first if key in alike}} if len(values) > 1 else {}
     found |= {n: {k: v for k, v in each.items() if len(values) == 1 or k not in alike} for n, each in values.items()}
-    return {name: ", ".join(_words(some)) for name, some in found.items()}
+    return {name: ", ".join(_words(some, _usual(values if name == "all" else [name]))) for name, some in found.items()}
 
 
-def _words(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} {_word(value)}" for key, value in values.items() if value not in IDLE]
+def _usual(names: Iterable[str]) -> dict[str, Any]:
+    """What shared settings, and those of these algorithms, are by default."""
+    known = dict(COMMON)
+    for method in map(find_method, names):
+        known |= {**method.options, **method.parts}
+    return {key: default for key, (default, _) in known.items()}
+
+
+def _words(values: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    return [f"{k} {_word(v)}" for k, v in values.items() if v not in IDLE or k not in usual or v != usual[k]]
 
 
 def _word(value: Any) -> str:
-    return "yes" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def beside(task: Task) -> dict[str, tuple[str, str]]:

@@ -9,6 +9,9 @@ bound.  Under feedback it is therefore sent divided by 1 + omega, which is one w
     E||C(v)/(1 + omega) - v||^2 = E||C(v) - v||^2 / (1 + omega)^2 + (omega / (1 + omega))^2 ||v||^2
                                <= (omega + omega^2) / (1 + omega)^2 ||v||^2 = omega / (1 + omega) ||v||^2
 
+A bounded error is not yet a small one: the loop lags as with steps of delta, so strong compression needs a rate to
+match (1,000 numbers in steps of one level diverge at server rate 1 and settle at 0.1).
+
 Put it before the mean.  What arrives is what a real server would decode; ``cost`` counts the bytes that would be sent.
 """
 

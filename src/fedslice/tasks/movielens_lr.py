@@ -35,7 +35,8 @@ PUBLISHED = {
     "rounds to target, FedSubAvg with K = 10, 30, 50": "100, 110, 100",
 }
 
-OBSERVED = {  # MovieLens-1M, three seeds where three numbers are given, measured every 5 rounds
+OBSERVED = {
+    "measured on": "MovieLens-1M, every 5 rounds; three numbers are three seeds",
     "rounds to target, CentralSGD": "750",
     "rounds to target, FedAvg": "830",
     "rounds to target, FedProx": "830, as FedAvg",
