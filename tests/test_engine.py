@@ -101,6 +101,12 @@ def test_a_weight_that_overflows_costs_that_client_alone() -> None:
     assert 0 < report.update_norm < np.inf
 
 
+def test_a_large_update_is_finite_though_its_square_is_not() -> None:
+    model = Model(bias, lambda p, b: p["bias"] * b["x"] * 1e25, {})
+    (report,) = run_of(fs.recipes.fedavg(model, optax.sgd(1.0), steps=1, batch=9), people()).rounds(1)
+    assert report.update_norm == pytest.approx(1e25 * abs(people().columns["x"].mean()), rel=1e-3)
+
+
 def test_the_debug_engine_names_a_client_whose_loss_alone_overflows() -> None:
     method = fs.recipes.fedavg(MODEL, CLIPPED, steps=2, batch=1)
     with pytest.raises(DivergedError, match=r"client 60 \(number 6, 4 examples\).*loss.*local step 1 of 2\. Look"):

@@ -103,8 +103,9 @@ def test_awkward_files(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_model(model(), tmp_path)
-    (tmp_path / "settings.json").write_text(json.dumps({"settings": {"reconstruct_steps": 60, "batch": 2}}))
+    used = {"reconstruct_steps": 60, "batch": 2}
+    write_model(model()._replace(settings=used), tmp_path)
+    (tmp_path / "settings.json").write_text('{"settings": {"batch": "x"}}')  # anybody may edit it: it is not asked
     (tmp_path / "me.csv").write_text("title,rating\nAlien,5\nNotting Hill,1\n")
     asked = ["recommend", "--model", str(tmp_path), "--user", str(tmp_path / "me.csv"), "--top", "2"]
     assert cli.main(asked) == 0

@@ -329,6 +329,25 @@ def test_measuring_less_often_is_the_same_run(tmp_path: Path, half: Path, capsys
     assert "other settings (client_rate=0.02 there, client_rate=0.03 here)" in capsys.readouterr().err
 
 
+def test_threads_may_be_others_and_the_settings_say_which(tmp_path: Path, half: Path) -> None:
+    out = shutil.copytree(half, tmp_path / "r")
+    assert train(out, 6, "--set", "threads=1", "--eval-every", "3") == 0
+    known = json.loads((out / "settings.json").read_text())
+    assert (known["settings"]["threads"], known["eval_every"]) == (1, 3)
+
+
+def test_a_trained_model_is_not_written_over_by_a_run_from_nothing(
+    tmp_path: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(half, tmp_path / "r")
+    for name in ("checkpoint.safetensors", "metrics.jsonl"):
+        (out / name).unlink()
+    before = (out / "model.safetensors").read_bytes()
+    assert train(out, 4) == 2
+    assert "holds a trained model.safetensors, but checkpoint.safetensors is missing" in capsys.readouterr().err
+    assert (out / "model.safetensors").read_bytes() == before
+
+
 def test_other_test_data_are_another_run(tmp_path: Path, half: Path) -> None:
     """The training data and so the checkpoint are the same, but half of the curve would be of another test set."""
     shutil.copytree(half, tmp_path / "run")

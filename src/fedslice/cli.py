@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _leave(str(error))
         return error.exit_code
     except OSError as error:
-        _leave(f"{error.filename or 'a file'}: {error.strerror or error}")
+        _leave(f"{error.filename or 'standard output or a file'}: {error.strerror or error}")
         return InputError.exit_code
 
 

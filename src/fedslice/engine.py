@@ -17,6 +17,7 @@ import numpy as np
 from fedslice.errors import InputError
 from fedslice.plan import Plan
 from fedslice.reduce.holders import expand
+from fedslice.stage.clip import norm
 from fedslice.stage.mean import scale
 from fedslice.store import put, take
 from fedslice.types import Algorithm, Array, Client, Cohort, Data, Message, Phase, PyTree, State
@@ -218,8 +219,7 @@ class Engine:
         if self.algorithm.survey is not None:
             total = total._replace(extra={**total.extra, "survey": found})
         server = self.algorithm.server.step(working.server, total)
-        squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(total.update)]
-        report["update_norm"] = jnp.sqrt(sum(squares, jnp.zeros(())))
+        report["update_norm"] = norm(total.update)
         return State(server, tuple(kept[::-1])), jnp.stack([report[name] for name in REPORT])
 
     def _reduce(self, messages: Message, tags: PyTree, plan: Plan) -> Message:

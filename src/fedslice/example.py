@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedslice.checkpoint import replacing
 from fedslice.errors import InputError
 
 CLICKS, RATINGS = "clicks.parquet", "me.csv"
@@ -52,8 +53,9 @@ def write(folder: Path) -> list[Path]:
     except ImportError as error:
         raise InputError("the examples need pyarrow: pip install 'fedslice[data]'") from error
     folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pyarrow.table(clicks()), files[0])
-    with files[1].open("w", newline="", encoding="utf-8") as sink:
+    with replacing(files[0]) as temporary:
+        parquet.write_table(pyarrow.table(clicks()), temporary)
+    with replacing(files[1]) as temporary, temporary.open("w", newline="", encoding="utf-8") as sink:
         csv.writer(sink).writerows([("title", "rating"), *STARS.items()])
     return files
 

@@ -266,7 +266,7 @@ class Experiment:
         if folder is not None:
             self._save(run, folder, clock)
             with self.stop.patient():
-                export.write_model(export.model_of(run), folder.path)
+                export.write_model(export.model_of(run)._replace(settings=self.settings.values), folder.path)
         scale = 1024 if sys.platform != "darwin" else 1024**2
         done = {
             "done": True,

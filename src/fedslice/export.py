@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from fedslice.checkpoint import atomic_write, load, seal
+from fedslice.checkpoint import atomic_write, load, replacing, seal
 from fedslice.errors import CheckpointError, InputError, MissingDataError
 from fedslice.simulate import Run
 
@@ -26,10 +27,11 @@ class Rows(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """A trained model: dense leaves by path, tables by name."""
+    """A trained model: dense leaves by path, tables by name, and the settings that it was trained with, if known."""
 
     dense: dict[str, np.ndarray]
     tables: dict[str, Rows]
+    settings: Mapping[str, Any] = {}
 
     def row(self, table: str, name: str) -> np.ndarray:
         """One row by the user's name for it."""
@@ -65,7 +67,7 @@ def write_model(model: Exported, folder: Path) -> None:
         arrays |= {f"table/{name}/ids": rows.ids, f"table/{name}/heat": rows.heat, f"table/{name}/values": rows.values}
     names = json.dumps({name: rows.names for name, rows in model.tables.items()}, ensure_ascii=False).encode()
     atomic_write(folder / NAMES, names)
-    about = {"names": hashlib.sha256(names).hexdigest()}
+    about = {"names": hashlib.sha256(names).hexdigest(), "settings": dict(model.settings)}
     seal(folder / MODEL, about, {key: np.asarray(leaf, order="C") for key, leaf in arrays.items()})
 
 
@@ -89,7 +91,8 @@ def read_model(folder: Path) -> Exported:
         raise InputError(
             f"the model in {folder} is damaged ({error}): the command that trained it writes it anew"
         ) from error
-    return Exported({k.removeprefix("dense/"): v for k, v in arrays.items() if k.startswith("dense/")}, tables)
+    dense = {k.removeprefix("dense/"): v for k, v in arrays.items() if k.startswith("dense/")}
+    return Exported(dense, tables, about.get("settings", {}))
 
 
 def export(model: Exported, file: Path) -> list[Path]:
@@ -107,7 +110,7 @@ def export(model: Exported, file: Path) -> list[Path]:
         if file.suffix == ".npz" and rows.names:
             arrays[f"{name}.names"] = np.array(rows.names)
     if file.suffix == ".npz":
-        with file.open("wb") as handle:
+        with replacing(file) as temporary, temporary.open("wb") as handle:
             np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
     elif file.suffix == ".safetensors":
         about = {f"{name}.names": json.dumps(rows.names) for name, rows in model.tables.items()}
@@ -133,11 +136,13 @@ def _parquet(model: Exported, file: Path) -> list[Path]:
         if rows.names:
             columns = {"name": rows.names, **columns}
         path = file if len(model.tables) == 1 else file.with_stem(f"{file.stem}-{name}")
-        parquet.write_table(pyarrow.table(columns), path)
+        with replacing(path) as temporary:
+            parquet.write_table(pyarrow.table(columns), temporary)
         files.append(path)
     if model.dense:
         path = file.with_stem(f"{file.stem}.dense") if model.tables else file
-        parquet.write_table(_leaves(pyarrow, model.dense), path)
+        with replacing(path) as temporary:
+            parquet.write_table(_leaves(pyarrow, model.dense), temporary)
         files.append(path)
     return files
 

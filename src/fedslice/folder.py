@@ -15,13 +15,14 @@ from typing import IO, TYPE_CHECKING, Any
 from fedslice.checkpoint import NAME as CHECKPOINT
 from fedslice.checkpoint import atomic_write, writing
 from fedslice.errors import InputError
+from fedslice.export import MODEL
 from fedslice.lock import hold
 
 if TYPE_CHECKING:
     from fedslice.simulate import Run
 
 SETTINGS, METRICS, LOCK = "settings.json", "metrics.jsonl", ".lock"
-FREE = ("eval_every",)  # of the settings, what may be another when a run goes on
+FREE = ("eval_every", "threads")  # what may be another when a run goes on; the checkpoint knows where threads matter
 LEFT_BEHIND = re.compile(r"\.(tmp\w{6}|.+\.\d+\.tmp)")  # by a kill while safetensors or we wrote a temporary file
 
 Line = dict[str, Any]
@@ -89,27 +90,27 @@ class Folder:
             there, here = ({**each, **each["settings"], "settings": None} for each in (known, self.about))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{file} is damaged ({error!r}): restore a copy of it, or choose another --out") from error
-        different = [key for key in self.about if key not in FREE and known.get(key) != self.about[key]]
-        if different:
-            details = [
-                f"{key}={there.get(key)} there, {key}={here.get(key)} here"
-                for key in {**there, **here}
-                if key not in FREE and there.get(key) != here.get(key)
-            ]
+        wrong = [key for key in {**there, **here} if key not in FREE and there.get(key) != here.get(key)]
+        if wrong:
+            different = dict.fromkeys("settings" if key in self.about["settings"] else key for key in wrong)
+            details = [f"{key}={there.get(key)} there, {key}={here.get(key)} here" for key in wrong]
             raise InputError(
                 f"{self.path} holds a run with other {', '.join(different)} ({'; '.join(details)}): choose another "
                 "--out, or the same settings to go on with it. Nothing was changed."
             )
+        if known != self.about:
+            atomic_write(file, json.dumps(self.about, indent=2).encode())
 
     def resume(self, run: "Run", rounds: int) -> list[Line]:
         """Bring ``run`` to the checkpoint, if there is one, and the log to the same round; returns the lines so far."""
         checkpoint = self.path / CHECKPOINT
         log = self.metrics.read_bytes() if self.metrics.exists() else b""
         if not checkpoint.exists():
-            if log:  # the first line comes after the first checkpoint
+            if log or (self.path / MODEL).exists():  # both come after the first checkpoint
+                found = f"{METRICS} with lines of a run" if log else f"a trained {MODEL}"
                 raise InputError(
-                    f"{self.metrics} has lines of a run, but {CHECKPOINT} is missing: put it back from a copy, or "
-                    "begin anew with another --out. Nothing was changed."
+                    f"{self.path} holds {found}, but {CHECKPOINT} is missing: put it back from a copy, or begin anew "
+                    "with another --out. Nothing was changed."
                 )
             return []
         run.restore(self.path)

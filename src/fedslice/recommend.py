@@ -7,7 +7,6 @@ That is R of FedRecon (Singhal et al. 2021), on all of the user's ratings: what 
 
 import difflib
 import io
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ import optax
 from fedslice.client.adapt import reconstruction
 from fedslice.errors import InputError
 from fedslice.export import Exported, read_model
-from fedslice.guard import csv_rows, reading, shown
+from fedslice.guard import csv_rows, shown
 from fedslice.models.factorisation import HIGHEST, factorisation
 from fedslice.personal import model_of
 from fedslice.population import Population
@@ -147,8 +146,6 @@ def read_ratings(file: Path) -> dict[str, float]:
 
 def trained(folder: Path) -> tuple[Exported, dict[str, Any]]:
     """The model of a run folder, and how its clients rebuild their vectors."""
-    model, file = read_model(folder), folder / "settings.json"
+    model = read_model(folder)
     names = {"reconstruct_steps": "steps", "reconstruct_rate": "rate", "batch": "batch"}
-    with reading(file):
-        settings = json.loads(file.read_text())["settings"] if file.exists() else {}
-        return model, {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}
+    return model, {ours: model.settings[theirs] for theirs, ours in names.items() if theirs in model.settings}

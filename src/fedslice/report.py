@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedslice.checkpoint import writing
 from fedslice.errors import InputError
 from fedslice.experiment import Experiment
 from fedslice.heat import Heat
@@ -180,5 +181,6 @@ def picture(file: Path, width: float, height: float, columns: int = 1) -> tuple[
 
 def _save(figure: Any, file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=130)
+    with writing(file):
+        figure.savefig(file, dpi=130)
     return file

@@ -233,7 +233,7 @@ class Run:
         """Go on from the checkpoint in ``folder``.
 
         The run must have been set up in the same way: parts with all their rates and functions, seed, sampler, engine
-        and data are compared.  Threads may differ.
+        and data are compared.  Threads may differ, but where vectorised clients are divided among them.
         """
         checkpoint.read(self, Path(folder))
 

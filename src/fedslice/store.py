@@ -235,8 +235,8 @@ def _mapped(file: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
         return np.memmap(file, dtype, "r+" if file.exists() else "w+", shape=shape)
     except OSError as error:
         raise InputError(
-            f"no room for a table's rows in {file.parent}: {error.strerror or error}. Make room, or give store= a "
-            "folder on a larger disk"
+            f"no room for a table's rows in {file.parent}: {error.strerror or error}. Make room, or give store= "
+            "(--store) a folder on a larger disk"
         ) from error
 
 

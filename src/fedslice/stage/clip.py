@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from fedslice.errors import InputError
 from fedslice.types import Array, Key, Message, PyTree, Stage
 
+HUGE = 1e15  # from here on squares are not far from overflowing
+
 
 def clip(bound: float) -> Stage:
     """Clip the update's L2 norm.
@@ -28,5 +30,14 @@ def clip(bound: float) -> Stage:
 
 
 def norm(tree: PyTree) -> Array:
-    """L2 norm of a whole tree."""
-    return jnp.sqrt(sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
+    """L2 norm of a whole tree; by the largest number, so that squares of large ones do not overflow.
+
+    >>> f"{float(norm({'w': jnp.array([3e30, 4e30])})):.3g}"
+    '5e+30'
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.size]
+    if not leaves:
+        return jnp.zeros(())
+    most = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
+    unit = jnp.where(most > HUGE, most, 1)  # others are squared as they are
+    return unit * jnp.sqrt(sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros(())))
