@@ -123,8 +123,9 @@ def test_plain_indexing_of_padding_is_refused_before_it_trains_the_last_row() ->
         lambda table, ids: jnp.where(ids >= 0, table[ids], 0),
         lambda table, ids: jax.nn.one_hot(ids, len(table)) @ table,
         lambda table, ids: fs.lookup(table, ids) + 0.1 * jnp.sum(table**2),  # reads all rows, padding or not
+        lambda table, ids: fs.lookup(table, ids) * jax.nn.logsumexp(table),
     ],
-    ids=["lookup", "mask", "one-hot", "whole table"],
+    ids=["lookup", "mask", "one-hot", "whole table", "softmax"],
 )
 def test_models_that_pass_over_padding_are_accepted(read: Callable[[Array, Array], Array]) -> None:
     meet(indexing(read), PADDED)
@@ -141,6 +142,31 @@ def test_a_metric_is_tried_too_and_a_zero_start_hides_nothing() -> None:
     )
     with pytest.raises(InputError, match="'item'"):
         meet(scaled, PADDED)
+
+
+@pytest.mark.parametrize(
+    ("width", "figure"),
+    [
+        (64, lambda p, e: jax.nn.sigmoid(jnp.sum(e * p["user"], (1, 2)))),
+        (64, lambda p, e: jnp.tanh(jnp.sum(e, (1, 2)))),
+        (1, lambda p, e: jnp.sum(jnp.maximum(0, 1 - 5 * e), (1, 2))),
+        (1, lambda p, e: jnp.sum(jax.nn.relu(-e), (1, 2))),
+        (1, lambda p, e: jnp.sum(e, (1, 2)) ** 2 + 1e-3 * jnp.sum(p["w"] ** 2)),
+    ],
+    ids=["sigmoid", "tanh", "hinge", "relu", "regularised"],
+)
+def test_saturation_and_regularisers_hide_no_padding(width: int, figure: Callable[[Params, Array], Array]) -> None:
+    """Rows of about 1 saturate, those above 0 pass no relu(-x), and a norm of the whole table reads all rows anyway."""
+
+    def model(read: Callable[[Array, Array], Array]) -> Model:
+        def loss(p: Params, b: Batch) -> Array:
+            return (figure(p, read(p["w"], b["item"])) - b["y"]) ** 2
+
+        return Model(lambda key: {"user": jnp.zeros(width)}, loss, {"w": Table(9, "item", (width,))})
+
+    with pytest.raises(InputError, match="'item' is padding"):
+        meet(model(plain), PADDED)
+    meet(model(fs.lookup), PADDED)
 
 
 def test_only_the_guilty_field_is_named() -> None:

@@ -137,7 +137,8 @@ class Model:
 
     @cached_property
     def tried(self) -> set[str]:
-        """Fields whose padding the model was seen to pass over (see :mod:`fedslice.meeting`)."""
+        """Fields whose padding the model was seen to pass over (see :mod:`fedslice.meeting`).  A mask is taken to be
+        made of the ids themselves: one that is a column of its own is tried on the first population alone."""
         return set()
 
     @property
