@@ -91,6 +91,15 @@ def test_ranges_that_make_no_sense() -> None:
             Model(zeros((1,)), lambda p, b: b["x"], ranges={"label": given})  # type: ignore[dict-item]
 
 
+def test_a_range_of_no_column_is_refused_in_training_only() -> None:
+    people = Population.from_arrays([0, 1], x=[1.0, 2.0], label=[0, 7])
+    typo = Model(zeros((1,)), lambda p, b: b["x"] * p["w"][0], ranges={"labl": 3})
+    with pytest.raises(InputError, match=r"'labl', which is no column.*did you mean 'label'\?"):
+        start(typo, people)
+    right = Model(zeros((1,)), lambda p, b: b["x"] * p["w"][0], ranges={"label": 8})
+    assert fs.evaluate(start(right, people), Population.from_arrays([0], x=[1.0])).pooled["loss"] == 0
+
+
 # -- padding ----------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ is tried on a few padded examples, and none of its figures may depend on which r
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import jax
@@ -36,10 +37,21 @@ def meet(model: Model, population: Population, trained: Population | None = None
     Traceback (most recent call last):
     fedslice.errors.InputError: the model reads a row where 'item' is padding (-1): ...
     """
+    if trained is None:  # what is only judged may lack a column that no figure reads
+        _check_declared(model, population.columns)
     _check_ranges(model, population.columns)
     _check_padding(model, population)
     if trained is not None and trained is not population:
         _check_names(model, population.names, trained.names)
+
+
+def _check_declared(model: Model, columns: Mapping[str, np.ndarray]) -> None:
+    for name in sorted(set(model.ranges) - set(columns)):
+        near = get_close_matches(name, columns, 1, 0)
+        raise InputError(
+            f"the model's ranges speak of {name!r}, which is no column, so nothing would be checked: did you mean "
+            f"{near[0] if near else 'another'!r}? There is {sorted(columns)}"
+        )
 
 
 def _check_ranges(model: Model, columns: Mapping[str, np.ndarray]) -> None:
