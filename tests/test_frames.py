@@ -265,3 +265,19 @@ def test_a_column_named_twice_matters_only_if_it_is_wanted(tmp_path: Path) -> No
 def test_columns_that_cannot_be_ids(frame: Any) -> None:
     with pytest.raises(InputError, match="column"):
         from_frame(frame, client="user", features=["item"])
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ([[1] * 300_000, *[[1]] * 2_000], "'item' has a list of length 300,000, and each of 2,001 .*shorten"),
+        (["x" * 100_000, *map(str, range(2_000))], "'item' has a value of length 100,000, and each of 2,001 .*shorten"),
+    ],
+    ids=["list", "name"],
+)
+def test_one_long_value_may_not_fill_the_memory(items: list[Any], words: str, tmp_path: Path) -> None:
+    """Every example and every name takes the room of the longest: 2.4 GB and 0.8 GB here, of a file of a few kB."""
+    file = tmp_path / "long.parquet"
+    parquet.write_table(pyarrow.table({"user": np.arange(2_001) % 5, "item": items}), file)
+    with pytest.raises(InputError, match=words):
+        from_file(file, client="user", features=["item"])

@@ -62,7 +62,7 @@ def from_frame(
         codes, known = encode(joined(arrow, flats), group[0], _known(group, names or {}))
         ends = np.cumsum([len(flat) for flat in flats])[:-1]
         for name, own, (_, lengths) in zip(group, np.split(codes, ends), parts, strict=True):
-            arrays[name], called[name] = padded(own, lengths), known
+            arrays[name], called[name] = padded(own, lengths, name), known
     people = Population.from_arrays(owner, called, **arrays)
     return Population(people.columns, people.offsets, who[people.clients], people.names)
 

@@ -104,6 +104,18 @@ def bounded(values: Iterable[str], what: object) -> NDArray[np.str_]:
     return np.array(found, np.str_)
 
 
+def check_padded(what: str, longest: int, count: int, packed: int) -> None:
+    """Refuse lists or names of which one is so long that all together, each with its room, would fill the memory.
+
+    >>> check_padded("column 'item' has a list", 50, 10_000, packed=10**6)
+    """
+    if (size := 4 * longest * count) > most_unpacked(packed):
+        raise InputError(
+            f"{what} of length {longest:,}, and each of {count:,} would take the room of the longest, {size:,} bytes in "
+            f"all: shorten or leave out the long ones first; or set {UNPACK} to the GB that it may have"
+        )
+
+
 def most_unpacked(packed: int) -> int:
     """How many bytes so many packed ones may become: 100 times as many, at least 256 MB, at most 64 GB; or what the
     environment variable FEDSLICE_UNPACK_GB says.

@@ -129,10 +129,10 @@ class Stage(NamedTuple):
 
     ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both sides.
     ``remember(params, tables)`` makes what it keeps on each client, and one that ``keeps`` is right only if every
-    message counts once. ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
+    message counts once.  ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
     ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"`` or ``"examples"``
-    (empty: something else, no heat), ``heat`` which heat that is. ``needs_sum`` marks one that is right for plain sums
-    only, ``alters`` one after which the update is another. ``cost`` turns the bytes of each leaf into those that the
+    (empty: something else, no heat), ``heat`` which heat that is.  ``needs_sum`` marks one that is right for plain sums
+    only, ``alters`` one after which the update is another.  ``cost`` turns the bytes of each leaf into those that the
     encoded message has.
     """
 

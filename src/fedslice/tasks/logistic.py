@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.guard import check_padded
 from fedslice.metrics import Metric, PerExample, auc
 from fedslice.model import Model, Table, lookup
 from fedslice.population import Population
@@ -69,6 +70,8 @@ def one_space(population: Population, fields: Sequence[str], label: str | None) 
         start += len(population.names[field])
     if not start:
         raise InputError(f"none of the features {', '.join(fields)} has any value: there is nothing to learn from")
+    sizes = [len(name) for name in names]  # one long value makes the names of all features wide
+    check_padded(f"one of the features {', '.join(fields)} has a value", max(sizes), len(sizes), sum(sizes))
     columns = {"features": np.concatenate(parts, 1).astype(np.int32)}
     if label is not None:
         columns["label"] = population.columns[label].astype(np.float32)
