@@ -111,8 +111,8 @@ def check_padded(what: str, longest: int, count: int, packed: int) -> None:
     """
     if (size := 4 * longest * count) > most_unpacked(packed):
         raise InputError(
-            f"{what} of length {longest:,}, and each of {count:,} would take the room of the longest, {size:,} bytes in "
-            f"all: shorten or leave out the long ones first; or set {UNPACK} to the GB that it may have"
+            f"{what} of length {longest:,}, and each of {count:,} would take the room of the longest, {size:,} bytes "
+            f"together: shorten or leave out the long ones first; or set {UNPACK} to the GB that it may have"
         )
 
 
