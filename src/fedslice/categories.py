@@ -61,6 +61,10 @@ def categories(arrow: Any, flat: Any, name: str, text: bool) -> Any:
 
 def _whole(arrow: Any, flat: Any, name: str) -> Any:
     values = flat.drop_null().to_numpy(zero_copy_only=False)
+    if np.isinf(values).any():
+        raise InputError(
+            f"column {name!r} has infinite values, which name nothing: make them missing (NaN) or drop them"
+        )
     if not (values == np.round(values)).all():
         _refuse(name, "has fractions", flat)
     if (np.abs(values) > EXACT[str(flat.type)]).any():
