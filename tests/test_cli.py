@@ -253,7 +253,7 @@ def test_one_example_is_not_enough(clicks: Path, capsys: pytest.CaptureFixture[s
     clicks.write_text("user,item,clicked\na,x,1\n")
     columns = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
     assert main(["run", "lr", *columns]) == 2
-    assert "test set without examples" in capsys.readouterr().err
+    assert "a fifth of the examples is held out, and here are 1: give three or more" in capsys.readouterr().err
 
 
 def test_features_that_are_no_categories_and_those_without_values(
