@@ -442,7 +442,8 @@ def test_a_database_may_not_fill_the_memory(folder: Path, monkeypatch: pytest.Mo
     rows = [(b"a", zlib.compress(bytes(20 << 20)), 1)]
     made = database(f"{script}INSERT INTO federated_data VALUES (?, ?, ?)", rows, folder)
     write(folder, {"stackoverflow_train.sqlite": made})
-    refused(lambda: stackoverflow.load(folder), "unpacked")
+    told = refused(lambda: stackoverflow.load(folder), "unpacked")
+    assert told.startswith(f"{folder / 'stackoverflow_train.sqlite'}: the data of its clients")
 
 
 def test_hdf5_reads_no_other_file_and_only_lists_of_texts(folder: Path) -> None:

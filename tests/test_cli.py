@@ -253,7 +253,7 @@ def test_one_example_is_not_enough(clicks: Path, capsys: pytest.CaptureFixture[s
     clicks.write_text("user,item,clicked\na,x,1\n")
     columns = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
     assert main(["run", "lr", *columns]) == 2
-    assert "test set without examples" in capsys.readouterr().err
+    assert "a fifth of the examples is held out, and here are 1: give three or more" in capsys.readouterr().err
 
 
 def test_features_that_are_no_categories_and_those_without_values(
@@ -290,6 +290,24 @@ def test_labels_other_than_0_and_1_are_refused(clicks: Path, capsys: pytest.Capt
         main(["run", "lr", "--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]) == 2
     )
     assert "must be 0 or 1" in capsys.readouterr().err
+
+
+def test_own_data_are_told_by_their_values_and_too_few_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seconds since 1970 are whole numbers, and each would get a weight of its own without a word."""
+    file = tmp_path / "clicks.csv"
+    how = ["run", "lr", "--data", str(file), "--client", "user", "--label", "clicked", "--features", "item,stamp"]
+    rows = [f"{n % 9},{n % 3},{1_700_000_000 + 61 * n},{n % 2}" for n in range(2_000)]
+    file.write_text("\n".join(["user,item,stamp,clicked", *rows]))
+    assert main([*how, "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr().err
+    assert "features: item 3 values, stamp 2,000 values\n" in told
+    assert "note: stamp has a value of its own in nearly every example: bucket it or leave it out" in told
+    assert "note: item" not in told
+    file.write_text("\n".join(["user,item,stamp,clicked", *rows[:2]]))
+    assert main(how) == 2
+    assert "a fifth of the examples is held out, and here are 2: give three or more" in capsys.readouterr().err
 
 
 def test_demo_draws_its_pictures(

@@ -89,6 +89,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n3\n")
     with pytest.raises(InputError, match="cannot be read"):
         from_file(tmp_path / "bad.csv", client="a", features=["b"])
+    (tmp_path / "long.csv").write_text('a,b\n1,2\n"' + "x" * 3_000_000)
+    with pytest.raises(InputError, match=r"long.csv cannot be read.*A line of it has more than 1 MB: look for a quote"):
+        from_file(tmp_path / "long.csv", client="a", features=["b"])
+    for name, sign in (("other.csv", ";"), ("other.tsv", ",")):
+        (tmp_path / name).write_text(sign.join("ab") + "\n" + sign.join("12") + "\n")
+        with pytest.raises(InputError, match=f"{name} is separated by '{sign}', not by .*sep='{sign}'"):
+            from_file(tmp_path / name, client="a", features=["b"])
+    (tmp_path / "one.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"one.csv: the data has no column 'c'; it has a, b"):
+        from_file(tmp_path / "one.csv", client="a", features=["c"])
+    with pytest.raises(InputError, match="'b' has infinite values, which name nothing"):
+        from_frame(pandas.DataFrame({"a": [1, 2], "b": [1.0, np.inf]}), client="a", features=["b"])
     with pytest.raises(InputError, match="pandas, polars or pyarrow"):
         from_frame({"a": [1]}, client="a", features=["a"])
 
@@ -265,3 +277,19 @@ def test_a_column_named_twice_matters_only_if_it_is_wanted(tmp_path: Path) -> No
 def test_columns_that_cannot_be_ids(frame: Any) -> None:
     with pytest.raises(InputError, match="column"):
         from_frame(frame, client="user", features=["item"])
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ([[1] * 300_000, *[[1]] * 2_000], "'item' has a list of length 300,000, and each of 2,001 .*shorten"),
+        (["x" * 100_000, *map(str, range(2_000))], "'item' has a value of length 100,000, and each of 2,001 .*shorten"),
+    ],
+    ids=["list", "name"],
+)
+def test_one_long_value_may_not_fill_the_memory(items: list[Any], words: str, tmp_path: Path) -> None:
+    """Every example and every name takes the room of the longest: 2.4 GB and 0.8 GB here, of a file of a few kB."""
+    file = tmp_path / "long.parquet"
+    parquet.write_table(pyarrow.table({"user": np.arange(2_001) % 5, "item": items}), file)
+    with pytest.raises(InputError, match=words):
+        from_file(file, client="user", features=["item"])

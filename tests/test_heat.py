@@ -1,10 +1,15 @@
 """Heat and its coefficients against an independent computation."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from problems import ROWS, logistic, people
 
+import fedslice as fs
+from fedslice import parts
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.model import Model, Table
@@ -98,3 +103,41 @@ def test_refusals_say_what_to_do() -> None:
         mean(lambda message: message.weight, heat)
     with pytest.raises(InputError, match=r"'size' is not known.*examples.*uniform"):
         mean("size")
+
+
+def test_heat_of_other_columns_or_another_population_is_refused_where_they_meet() -> None:
+    """Rows that it does not know would get coefficient 1 without a word."""
+
+    def model(field: str) -> Model:
+        return Model(lambda key: {}, lambda p, b: (p["w"][b[field]] - 1) ** 2, {"w": Table(10, field)})
+
+    people = Population.from_arrays([0, 0, 1, 2], item=[0, 1, 2, 0], other=[0, 1, 2, 0])
+    ids = Population.from_arrays([0, 1, 2, 3], item=[0, 1, 1, 1])
+    few = Population.from_arrays([0, 0, 1], item=[0, 1, 2])
+
+    def start(heat: Heat, fair: bool = False) -> None:
+        how: dict[str, Any] = {"heat": heat, "steps": 1, "batch": 1}
+        own = model("item")
+        method = fs.recipes.qffl(own, 0.1, **how) if fair else fs.recipes.fedsubavg(own, optax.sgd(0.1), **how)
+        fs.simulate(method, people, sampler=fs.sampling.full())
+
+    start(people.heat(model("item")))
+    for heat, told in (
+        (people.heat(model("other")), "counts the ids in other, the model reads it by item"),
+        (ids.heat(model("item")), "does not know 1 of the 3 rows of table 'w'.*row 2"),
+        (few.heat(model("item")), "with 2 clients, where here 3 have examples"),
+    ):
+        with pytest.raises(InputError, match=told):
+            start(heat)
+        with pytest.raises(InputError, match=told):
+            start(heat, fair=True)
+
+
+def test_heat_of_query_examples_may_know_less() -> None:
+    model = Model(lambda key: {}, lambda p, b: (p["w"][b["item"]] - 1) ** 2, {"w": Table(10, "item")})
+    people = Population.from_arrays([0, 0, 1], item=[0, 1, 2], time=[1, 2, 3])
+    heat = parts.heat(people, "time", model)
+    assert (heat.clients, heat.ids["w"].tolist()) == (1, [1])
+    how: dict[str, Any] = {"inner_rate": 0.1, "split": "time", "steps": 1, "batch": 1}
+    method = fs.recipes.maml(model, optax.sgd(0.1), heat=heat, first_order=True, **how)
+    fs.simulate(method, people, sampler=fs.sampling.full())

@@ -91,6 +91,15 @@ def test_ranges_that_make_no_sense() -> None:
             Model(zeros((1,)), lambda p, b: b["x"], ranges={"label": given})  # type: ignore[dict-item]
 
 
+def test_a_range_of_no_column_is_refused_in_training_only() -> None:
+    people = Population.from_arrays([0, 1], x=[1.0, 2.0], label=[0, 7])
+    typo = Model(zeros((1,)), lambda p, b: b["x"] * p["w"][0], ranges={"labl": 3})
+    with pytest.raises(InputError, match=r"'labl', which is no column.*did you mean 'label'\?"):
+        start(typo, people)
+    right = Model(zeros((1,)), lambda p, b: b["x"] * p["w"][0], ranges={"label": 8})
+    assert fs.evaluate(start(right, people), Population.from_arrays([0], x=[1.0])).pooled["loss"] == 0
+
+
 # -- padding ----------------------------------------------------------------------------------------------------------
 
 
@@ -123,8 +132,9 @@ def test_plain_indexing_of_padding_is_refused_before_it_trains_the_last_row() ->
         lambda table, ids: jnp.where(ids >= 0, table[ids], 0),
         lambda table, ids: jax.nn.one_hot(ids, len(table)) @ table,
         lambda table, ids: fs.lookup(table, ids) + 0.1 * jnp.sum(table**2),  # reads all rows, padding or not
+        lambda table, ids: fs.lookup(table, ids) * jax.nn.logsumexp(table),
     ],
-    ids=["lookup", "mask", "one-hot", "whole table"],
+    ids=["lookup", "mask", "one-hot", "whole table", "softmax"],
 )
 def test_models_that_pass_over_padding_are_accepted(read: Callable[[Array, Array], Array]) -> None:
     meet(indexing(read), PADDED)
@@ -141,6 +151,31 @@ def test_a_metric_is_tried_too_and_a_zero_start_hides_nothing() -> None:
     )
     with pytest.raises(InputError, match="'item'"):
         meet(scaled, PADDED)
+
+
+@pytest.mark.parametrize(
+    ("width", "figure"),
+    [
+        (64, lambda p, e: jax.nn.sigmoid(jnp.sum(e * p["user"], (1, 2)))),
+        (64, lambda p, e: jnp.tanh(jnp.sum(e, (1, 2)))),
+        (1, lambda p, e: jnp.sum(jnp.maximum(0, 1 - 5 * e), (1, 2))),
+        (1, lambda p, e: jnp.sum(jax.nn.relu(-e), (1, 2))),
+        (1, lambda p, e: jnp.sum(e, (1, 2)) ** 2 + 1e-3 * jnp.sum(p["w"] ** 2)),
+    ],
+    ids=["sigmoid", "tanh", "hinge", "relu", "regularised"],
+)
+def test_saturation_and_regularisers_hide_no_padding(width: int, figure: Callable[[Params, Array], Array]) -> None:
+    """Rows of about 1 saturate, those above 0 pass no relu(-x), and a norm of the whole table reads all rows anyway."""
+
+    def model(read: Callable[[Array, Array], Array]) -> Model:
+        def loss(p: Params, b: Batch) -> Array:
+            return (figure(p, read(p["w"], b["item"])) - b["y"]) ** 2
+
+        return Model(lambda key: {"user": jnp.zeros(width)}, loss, {"w": Table(9, "item", (width,))})
+
+    with pytest.raises(InputError, match="'item' is padding"):
+        meet(model(plain), PADDED)
+    meet(model(fs.lookup), PADDED)
 
 
 def test_only_the_guilty_field_is_named() -> None:

@@ -83,9 +83,13 @@ def test_columns_that_nobody_reads_are_left_out() -> None:
     ("model", "words"),
     [
         (Model(zero, lambda p, b: b["label"]), r"the loss reads 'label'.*'i', 'j', 'x', 'y'"),
+        (
+            Model(zero, lambda p, b: b["x"], metrics={"m": lambda p, b: b["z"]}),
+            "the metric 'm' reads 'z', which is neither",
+        ),
         (Model(zero, loss, {"w": Table(3, ("i", "k"))}), r"indexed by \['k'\].*no column"),
     ],
-    ids=["loss", "table"],
+    ids=["loss", "metric", "table"],
 )
 def test_missing_columns_are_named(model: Model, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -73,7 +73,7 @@ def test_heat_of_another_model() -> None:
             recipe(MODEL, 0.1 if recipe is fs.recipes.qffl else SGD, heat=people().heat(longer))
     bare = fs.stage.mean("uniform", people().heat(other))
     method = fs.algorithm(fs.client.sgd(MODEL, SGD), [bare], fs.server.optimize())
-    with pytest.raises(InputError, match=r"the heat knows no table 'w', only \['v'\]"):
+    with pytest.raises(InputError, match=r"the heat is of tables \['v'\], the model has"):
         fs.simulate(method, people(), sampler=fs.sampling.full())
 
 

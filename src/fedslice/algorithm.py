@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedslice.errors import InputError
+from fedslice.population import Population
 from fedslice.reduce import total
 from fedslice.sampling import Sampler
 from fedslice.types import Algorithm, Client, Reduce, Server, Stage
@@ -81,4 +82,23 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
         raise InputError(
             f"{sampler.name} draws a row's holders as often as their examples say, so heat must go by examples too: "
             "give coefficient='examples' beside heat"
+        )
+
+
+def check_heat(algorithm: Algorithm, population: Population) -> None:
+    """Refuse heat that is not this model's, or not of this population.  Clients that train on a part of their examples
+    send fewer rows than they hold, and their heat may know fewer."""
+    heat, model = algorithm.stages[-1].heat, algorithm.client.model
+    if heat is None:
+        return
+    heat.check({name: table.rows for name, table in model.tables.items()})
+    whole = all(work.part == "all" for work in algorithm.client.work)
+    spaces = population.spaces(model)
+    some = {name: len(space.slots) for name, space in spaces.items()}  # 0: all is padding, and nobody holds row 0
+    held = {name: spaces[space].ids[: some[space]] for name, space in model.space_of.items()}
+    heat.check_population({name: table.fields for name, table in model.tables.items()}, held if whole else None)
+    if whole and heat.clients < (clients := int((population.counts > 0).sum())):
+        raise InputError(
+            f"the heat is of another population, with {heat.clients:,} clients, where here {clients:,} have examples: "
+            "compute it where you train, population.heat(model)"
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.guard import check_padded
 
 WHOLE = r"^(0|-?[1-9][0-9]*)$"  # one way to write each number: "007" is text
 WHOLE_FLOAT = r"^(0|-?[1-9][0-9]*)(\.0+)?$"  # what whole numbers become where some are missing
@@ -60,6 +61,10 @@ def categories(arrow: Any, flat: Any, name: str, text: bool) -> Any:
 
 def _whole(arrow: Any, flat: Any, name: str) -> Any:
     values = flat.drop_null().to_numpy(zero_copy_only=False)
+    if np.isinf(values).any():
+        raise InputError(
+            f"column {name!r} has infinite values, which name nothing: make them missing (NaN) or drop them"
+        )
     if not (values == np.round(values)).all():
         _refuse(name, "has fractions", flat)
     if (np.abs(values) > EXACT[str(flat.type)]).any():
@@ -141,7 +146,10 @@ def encode(column: Any, name: str, known: np.ndarray | None = None) -> tuple[np.
     """Ids in ascending order of the values, or as ``known`` counts them; -1 for missing and unknown; and the values."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_numpy(zero_copy_only=False)
-    values = values.astype(str) if values.dtype == object else values
+    if values.dtype == object:
+        sizes = [len(str(value)) for value in values]
+        check_padded(f"column {name!r} has a value", max(sizes, default=0), len(sizes), sum(sizes))
+        values = values.astype(str)
     rank = np.full(len(values) + 1, -1, np.int32)  # the last is the place of missing values
     if known is None:
         order = np.argsort(values, kind="stable")
@@ -168,11 +176,12 @@ def _places(values: np.ndarray, known: np.ndarray, name: str) -> np.ndarray:
     return found
 
 
-def padded(ids: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
+def padded(ids: np.ndarray, lengths: np.ndarray | None, name: str) -> np.ndarray:
     """One row for each example, filled up with -1."""
     if lengths is None:
         return ids
     width = max(1, int(lengths.max(initial=0)))
+    check_padded(f"column {name!r} has a list", width, len(lengths), ids.nbytes + lengths.nbytes)
     out = np.full((len(lengths), width), -1, np.int32)
     out[np.arange(width) < lengths[:, None]] = ids
     return out

@@ -111,6 +111,8 @@ def _own(options: argparse.Namespace) -> Task:
     fields = _names(options.features)
     text = _names(options.text)
     people = from_file(options.data, client=options.client, label=options.label, features=fields, text=text)
+    for line in logistic.values(people, fields):
+        say(line)
     return logistic.from_population(people, fields, options.label)
 
 

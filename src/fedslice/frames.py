@@ -9,10 +9,15 @@ import numpy as np
 
 from fedslice.categories import as_written, categories, encode, flatten, joined, padded
 from fedslice.errors import InputError, MissingDataError
-from fedslice.guard import cause, check_unpacked, reading
+from fedslice.guard import cause, check_unpacked, reading, shown
 from fedslice.packed import File
 from fedslice.population import Population
 
+HEADER = 1 << 16  # bytes to look for the header in
+ADVICE = {
+    "UTF8": " It is not UTF-8 text: save it as UTF-8.",
+    "straddl": " A line of it has more than 1 MB: look for a quote that is not closed, or a line without an end.",
+}
 Groups = Sequence[str | Sequence[str]]
 
 
@@ -62,7 +67,7 @@ def from_frame(
         codes, known = encode(joined(arrow, flats), group[0], _known(group, names or {}))
         ends = np.cumsum([len(flat) for flat in flats])[:-1]
         for name, own, (_, lengths) in zip(group, np.split(codes, ends), parts, strict=True):
-            arrays[name], called[name] = padded(own, lengths), known
+            arrays[name], called[name] = padded(own, lengths, name), known
     people = Population.from_arrays(owner, called, **arrays)
     return Population(people.columns, people.offsets, who[people.clients], people.names)
 
@@ -83,9 +88,9 @@ def from_file(path: str | Path, **how: Any) -> Population:
     except InputError:
         raise
     except Exception as error:  # pyarrow has no common base for what a damaged file makes it raise
-        utf8 = " It is not UTF-8 text: save it as UTF-8." if "UTF8" in str(error) else ""
+        advice = next((words for sign, words in ADVICE.items() if sign in str(error)), "")
         raise InputError(
-            f"{file} cannot be read as {'Parquet' if parquet else 'CSV'}: {cause(error)}.{utf8}"
+            f"{file} cannot be read as {'Parquet' if parquet else 'CSV'}: {cause(error)}.{advice}"
         ) from error
     with reading(file):
         return from_frame(table, **how)
@@ -108,6 +113,8 @@ def _read_csv(arrow: Any, file: Path, how: Mapping[str, Any]) -> Any:
         column_types={name: arrow.string() for name in ids}, null_values=[""], strings_can_be_null=True
     )
     parse = csv.ParseOptions(delimiter="\t" if tab else ",")
+    if file.is_file():  # a pipe can be read once
+        _check_delimiter(file, parse.delimiter)
     with File(file).open() if file.suffix == ".gz" else nullcontext(file) as source:
         table = csv.read_csv(source, parse_options=parse, convert_options=convert)
     missing = csv.ConvertOptions().null_values
@@ -115,6 +122,18 @@ def _read_csv(arrow: Any, file: Path, how: Mapping[str, Any]) -> Any:
         if name in ids and name not in how.get("text", ()) and table.column_names.count(name) == 1:
             table = table.set_column(place, name, as_written(arrow, _column(arrow, table, name), missing))
     return table
+
+
+def _check_delimiter(file: Path, expected: str) -> None:
+    """A header in one piece has no two columns: it is separated by something else."""
+    with File(file).open() as stream:
+        header = stream.readline(HEADER).decode("utf-8", "replace").strip()
+    other = max(",;\t|", key=header.count)
+    if expected not in header and other in header:
+        raise InputError(
+            f"{file} is separated by {other!r}, not by {expected!r}: its header is {shown(header)}. Save it with "
+            f"{expected!r}, or give from_frame what pandas.read_csv(file, sep={other!r}) reads"
+        )
 
 
 def _arrow(what: str) -> Any:

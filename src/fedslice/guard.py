@@ -9,6 +9,7 @@ import csv
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +35,26 @@ def reading(what: object) -> Iterator[None]:
     try:
         yield
     except FedsliceError as error:
-        text = str(error)
-        if len(text) <= MESSAGE:
+        said = text = str(error)
+        if isinstance(error, InputError) and not _names(what, text):
+            text = f"{what}: {text}"
+        if len(text) > MESSAGE:
+            text = f"{text[: MESSAGE - 300]} ... {text[-300:]}"
+        if text == said:
             raise
-        raise type(error)(f"{text[: MESSAGE - 300]} ... {text[-300:]}") from error
+        raise type(error)(text) from error
     except AssertionError:  # a mistake of ours
         raise
     except Exception as error:  # damaged data can raise anything
         raise unreadable(what, error) from error
+
+
+def _names(what: object, text: str) -> bool:
+    """Whether a message says which file it is about.  Of a folder it need not: it may be about an option."""
+    if isinstance(what, Path) and what.is_dir():
+        return True
+    files = [Path(word).name for word in str(what).split() if "." in word or "/" in word]
+    return not files or any(file in text for file in files)
 
 
 def unreadable(what: object, why: object) -> InputError:
@@ -102,6 +115,18 @@ def bounded(values: Iterable[str], what: object) -> NDArray[np.str_]:
         name = next(each for each in found if len(each) == longest)
         raise InputError(f"{what} has a name of {longest:,} characters, {shown(name)}: more than {WIDEST:,} cannot be")
     return np.array(found, np.str_)
+
+
+def check_padded(what: str, longest: int, count: int, packed: int) -> None:
+    """Refuse lists or names of which one is so long that all together, each with its room, would fill the memory.
+
+    >>> check_padded("column 'item' has a list", 50, 10_000, packed=10**6)
+    """
+    if (size := 4 * longest * count) > most_unpacked(packed):
+        raise InputError(
+            f"{what} of length {longest:,}, and each of {count:,} would take the room of the longest, {size:,} bytes "
+            f"together: shorten or leave out the long ones first; or set {UNPACK} to the GB that it may have"
+        )
 
 
 def most_unpacked(packed: int) -> int:

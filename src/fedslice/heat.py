@@ -27,6 +27,7 @@ class Heat(NamedTuple):
     widths: Mapping[str, int] = {}  # per table: numbers of a row, if not 1
     dense: int = 0  # numbers that all clients hold
     rows: Mapping[str, int] = {}  # per table: all rows that it has
+    fields: Mapping[str, tuple[str, ...]] = {}  # per table: the columns that index it
 
     def counts(self, table: str) -> np.ndarray:
         """n_m of the rows that some client holds."""
@@ -46,6 +47,27 @@ class Heat(NamedTuple):
             if self.rows.get(name, rows[name]) != rows[name] or (len(ids) and ids[-1] >= rows[name]):
                 raise InputError(
                     f"the heat is of another table {name!r} than the model's of {rows[name]} rows: {other}"
+                )
+
+    def check_population(self, fields: Mapping[str, tuple[str, ...]], held: Mapping[str, np.ndarray] | None) -> None:
+        """Refuse the heat of other columns, by the ``fields`` that index each table, and that of another population,
+        which does not know a row that is ``held`` in this one: it would not be corrected.
+
+        >>> heat = Heat(4, 10.0, {"w": np.array([3])}, {"w": np.array([[4.0, 10.0]])}, fields={"w": ("item",)})
+        >>> heat.check_population({"w": ("item",)}, {"w": np.array([3])})
+        """
+        for name, given in self.fields.items():
+            if name in fields and tuple(given) != tuple(fields[name]):
+                raise InputError(
+                    f"the heat of table {name!r} counts the ids in {', '.join(given)}, the model reads it by "
+                    f"{', '.join(fields[name])}: compute it for this model, population.heat(model)"
+                )
+        for name, ids in (held or {}).items():
+            if len(unknown := np.setdiff1d(ids, self.ids[name], assume_unique=True)):
+                raise InputError(
+                    f"the heat is of another population: it does not know {len(unknown):,} of the {len(ids):,} rows of "
+                    f"table {name!r} that clients hold here, row {unknown[0]} for one. Compute it where you train, "
+                    "population.heat(model)"
                 )
 
     def coefficient(self, table: str, ids: np.ndarray, weights: str) -> np.ndarray:

@@ -2,11 +2,12 @@
 
 Ids of tables are checked where S(i) is made; here are the fields whose ranges the model declares, and two things that
 are asked rather than declared.  Padding is -1, which plain indexing ``table[ids]`` takes for the last row: so the model
-is tried on a few padded examples, and none of its figures may depend on a row that no id names.
+is tried on a few padded examples, and none of its figures may depend on which row comes last.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import jax
@@ -16,12 +17,14 @@ import numpy as np
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.population import Population, numeric
-from fedslice.types import Array, Batch, Params
+from fedslice.types import Batch, Params
 
 TRIED = 4  # padded examples of each field that the model is tried on
+SIZES = 1.0, 0.1, 0.01  # of the rows that it is tried with
+ROUNDING = 1e-5  # of a figure: what a sum in another order may change
 HASTY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0"
-}  # it runs twice: a third of the time to compile is saved
+}  # it runs a few times: a third of the time to compile is saved
 
 
 def meet(model: Model, population: Population, trained: Population | None = None) -> None:
@@ -34,10 +37,21 @@ def meet(model: Model, population: Population, trained: Population | None = None
     Traceback (most recent call last):
     fedslice.errors.InputError: the model reads a row where 'item' is padding (-1): ...
     """
+    if trained is None:  # what is only judged may lack a column that no figure reads
+        _check_declared(model, population.columns)
     _check_ranges(model, population.columns)
     _check_padding(model, population)
     if trained is not None and trained is not population:
         _check_names(model, population.names, trained.names)
+
+
+def _check_declared(model: Model, columns: Mapping[str, np.ndarray]) -> None:
+    for name in sorted(set(model.ranges) - set(columns)):
+        near = get_close_matches(name, columns, 1, 0)
+        raise InputError(
+            f"the model's ranges speak of {name!r}, which is no column, so nothing would be checked: did you mean "
+            f"{near[0] if near else 'another'!r}? There is {sorted(columns)}"
+        )
 
 
 def _check_ranges(model: Model, columns: Mapping[str, np.ndarray]) -> None:
@@ -106,34 +120,56 @@ def _examples(model: Model, population: Population, which: np.ndarray) -> tuple[
 def _guilty(model: Model, batch: Batch, sizes: Mapping[str, int], padded: list[str]) -> list[str]:
     """The fields whose padding is read as a row.
 
-    Every table gets one row more than there are ids.  A figure that changes with this row where a field is padded, and
-    does not where its padding is replaced by a real id, has read it for padding.
+    Every table gets two rows more than there are ids, and they change places.  To what looks at whole tables, a norm or
+    a softmax over all rows, nothing happens, up to rounding; a figure that changes where a field is padded, and far
+    less where its padding is replaced by a real id, has read the last row for padding.
     """
-    params = _random(model, sizes)
-    other = {name: leaf.at[-1].add(1.0) if name in model.tables else leaf for name, leaf in params.items()}
-    measure = jax.jit(model.measure).lower(params, batch).compile(HASTY)
-
-    def changes(batch: Batch) -> bool:
-        one, two = (jax.tree.map(np.asarray, measure(each, batch)) for each in (params, other))
-        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
-        return not all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
-
     whole = {**batch, **{name: jnp.maximum(batch[name], 0) for name in padded}}
-    if not changes(batch) or changes(whole):  # a model that reads whole tables reads that row anyway
-        return []
-    return [name for name in padded if changes({**whole, name: batch[name]})]
+    measure = None
+    for params in _draws(model, sizes):
+        measure = measure or jax.jit(model.measure).lower(params, batch).compile(HASTY)
+        alone = _swapped(measure, params, model, whole)
+        if not _beyond(_swapped(measure, params, model, batch), alone):
+            continue
+        fields = [f for f in padded if _beyond(_swapped(measure, params, model, {**whole, f: batch[f]}), alone)]
+        return fields or padded
+    return []
 
 
-def _random(model: Model, sizes: Mapping[str, int]) -> Params:
-    """Positive numbers of the size of means, whatever a model begins with: zeros would hide what is read."""
+def _swapped(measure: Callable[..., Any], params: Params, model: Model, batch: Batch) -> list[np.ndarray]:
+    """How far each figure of each example moves when the last two rows change places, in parts of the largest."""
+    other = {
+        name: jnp.concatenate([leaf[:-2], leaf[-1:], leaf[-2:-1]]) if name in model.tables else leaf
+        for name, leaf in params.items()
+    }
+    moved = []
+    for one, two in zip(*(jax.tree.leaves(measure(each, batch)) for each in (params, other)), strict=True):
+        left, right = np.asarray(one, np.float64), np.asarray(two, np.float64)
+        finite = np.isfinite(left) & np.isfinite(right)
+        scale = max(np.abs(left).max(initial=0, where=finite), np.finfo(np.float32).tiny)
+        moved.append(np.where(finite, np.abs(left - right, where=finite, out=np.zeros(left.shape)) / scale, 0))
+    return moved
+
+
+def _beyond(moved: list[np.ndarray], alone: list[np.ndarray]) -> bool:
+    pairs = zip(moved, alone, strict=True)
+    return any(bool((one > ROUNDING + 10 * two.max(initial=0)).any()) for one, two in pairs)
+
+
+def _draws(model: Model, sizes: Mapping[str, int]) -> Iterator[Params]:
+    """Numbers of either sign, whatever a model begins with: zeros would hide what is read.  One draw is not enough:
+    large rows saturate a sigmoid, and of one sign they never pass a rectifier."""
     rng = np.random.default_rng(0)
 
-    def some(leaf: Any) -> Array:
-        fan = math.prod(leaf.shape[:-1])
-        return jnp.asarray(rng.uniform(0.5, 1.5, leaf.shape) / max(1, fan), leaf.dtype)
+    def some(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.uniform(0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
 
-    rows = {
-        name: jnp.asarray(rng.uniform(0.5, 1.5, (sizes[model.space_of[name]] + 1, *table.shape)), jnp.float32)
-        for name, table in model.tables.items()
-    }
-    return {**jax.tree.map(some, jax.eval_shape(model.init, jax.random.key(0))), **rows}
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    dense = jax.tree.map(lambda leaf: some(leaf.shape) / math.sqrt(max(1, math.prod(leaf.shape[:-1]))), shapes)
+    for sign in (1, -1):
+        for size in SIZES:
+            rows = {
+                name: jnp.asarray(size * some((sizes[model.space_of[name]] + 2, *table.shape)), jnp.float32)
+                for name, table in model.tables.items()
+            }
+            yield {**jax.tree.map(lambda x, leaf: jnp.asarray(sign * x, leaf.dtype), dense, shapes), **rows}

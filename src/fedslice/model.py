@@ -137,7 +137,8 @@ class Model:
 
     @cached_property
     def tried(self) -> set[str]:
-        """Fields whose padding the model was seen to pass over (see :mod:`fedslice.meeting`)."""
+        """Fields whose padding the model was seen to pass over (see :mod:`fedslice.meeting`).  A mask is taken to be
+        made of the ids themselves: one that is a column of its own is tried on the first population alone."""
         return set()
 
     @property
@@ -175,13 +176,23 @@ class Model:
             jaxpr = jax.make_jaxpr(self.measure)(params, batch).jaxpr
         except KeyError as absent:
             raise InputError(
-                f"the loss reads {absent}, which is neither a leaf ({sorted(params)}) nor a column ({sorted(columns)})"
+                f"{self._reader(params, batch)} reads {absent}, which is neither a leaf ({sorted(params)}) nor a "
+                f"column ({sorted(columns)})"
             ) from None
         used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
         used |= {id(variable) for variable in jaxpr.outvars}
         names = sorted(batch)  # jaxpr inputs: leaves of params, then the batch by name
         inputs = jaxpr.invars[len(jaxpr.invars) - len(names) :]
         return seen | {name for name, variable in zip(names, inputs, strict=True) if id(variable) in used}
+
+    def _reader(self, params: Params, batch: Mapping[str, jax.ShapeDtypeStruct]) -> str:
+        """Which figure looks for something that is not there."""
+        for name, figure in self.figures.items():
+            try:
+                jax.eval_shape(figure.values, params, batch)
+            except KeyError:
+                return "the loss" if name == "loss" else f"the metric {name!r}"
+        return "the model"
 
     @property
     def figures(self) -> dict[str, Metric]:

@@ -102,9 +102,10 @@ class Population:
             ids[name], masses[name] = spaces[space].ids[some], mass[some]
         widths = {name: int(np.prod(table.shape)) for name, table in model.tables.items()}
         rows = {name: table.rows for name, table in model.tables.items()}
+        fields = {name: table.fields for name, table in model.tables.items()}
         dense = jax.tree.leaves(jax.eval_shape(model.dense, jax.random.key(0)))
         numbers = sum(int(np.prod(leaf.shape)) for leaf in dense)
-        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers, rows)
+        return Heat(int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers, rows, fields)
 
     def select(self, keep: np.ndarray) -> "Population":
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fedslice import checkpoint
-from fedslice.algorithm import check_sampler
+from fedslice.algorithm import check_heat, check_sampler
 from fedslice.anatomy import Anatomy
 from fedslice.debug import DebugEngine
 from fedslice.engine import REPORT, Engine, choose
@@ -101,6 +101,7 @@ class Run:
             raise InputError("no client has any data: check the population or its split")
         self.spaces = population.spaces(model)
         meet(model, population)
+        check_heat(algorithm, population)
         key = jax.random.key(seed)
         fields = model.fields(population.columns)
         data = Population({k: population.columns[k] for k in sorted(fields)}, population.offsets, population.clients)

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 if TYPE_CHECKING:
+    from fedslice.heat import Heat
     from fedslice.model import Model
 
 Array: TypeAlias = jax.Array
@@ -130,8 +131,9 @@ class Stage(NamedTuple):
     ``remember(params, tables)`` makes what it keeps on each client, and one that ``keeps`` is right only if every
     message counts once.  ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
     ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"`` or ``"examples"``
-    (empty: something else, no heat).  ``needs_sum`` marks one that is right for plain sums only, ``alters`` one after
-    which the update is another.  ``cost`` turns the bytes of each leaf into those that the encoded message has.
+    (empty: something else, no heat), ``heat`` which heat that is.  ``needs_sum`` marks one that is right for plain sums
+    only, ``alters`` one after which the update is another.  ``cost`` turns the bytes of each leaf into those that the
+    encoded message has.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -145,6 +147,7 @@ class Stage(NamedTuple):
     keeps: bool = False
     weights: str = ""
     coefficient: str = ""
+    heat: "Heat | None" = None
 
 
 class Cohort(NamedTuple):

@@ -54,7 +54,7 @@ def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | Non
         return correct(scale(total, factor), state), state
 
     said = "" if heat is None else counted
-    return Stage(init, encode, decode, weighs=True, needs_sum=True, weights="uniform", coefficient=said)
+    return Stage(init, encode, decode, weighs=True, needs_sum=True, weights="uniform", coefficient=said, heat=heat)
 
 
 def agnostic(rate: float) -> Stage:

@@ -57,7 +57,8 @@ def mean(
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
         return correct(scale(total, factor), state), state
 
-    return Stage(init, encode, decode, weighs=True, weights=said, coefficient="" if heat is None else counted)
+    factor_by = "" if heat is None else counted
+    return Stage(init, encode, decode, weighs=True, weights=said, coefficient=factor_by, heat=heat)
 
 
 def coefficients(heat: Heat | None, rows: Rows, weights: str) -> dict[str, Array]:

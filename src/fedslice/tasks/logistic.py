@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.guard import check_padded
 from fedslice.metrics import Metric, PerExample, auc
 from fedslice.model import Model, Table, lookup
 from fedslice.population import Population
@@ -21,6 +22,7 @@ from fedslice.tasks.base import Task
 from fedslice.types import Array, Batch, Params
 
 COHORT = 50
+FEWEST = 100  # examples, to tell that a feature hardly ever repeats
 SETTINGS = {"cohort": COHORT, "steps": 10, "batch": 5, "weights": "examples"}
 
 
@@ -69,10 +71,36 @@ def one_space(population: Population, fields: Sequence[str], label: str | None) 
         start += len(population.names[field])
     if not start:
         raise InputError(f"none of the features {', '.join(fields)} has any value: there is nothing to learn from")
+    sizes = [len(name) for name in names]  # one long value makes the names of all features wide
+    check_padded(f"one of the features {', '.join(fields)} has a value", max(sizes), len(sizes), sum(sizes))
     columns = {"features": np.concatenate(parts, 1).astype(np.int32)}
     if label is not None:
         columns["label"] = population.columns[label].astype(np.float32)
     return Population(columns, population.offsets, population.clients, {"features": np.array(names)}), start
+
+
+def values(population: Population, fields: Sequence[str]) -> list[str]:
+    """How many values, each with a weight of its own, the features have, and a note on those that hardly ever repeat:
+    time stamps and numbers of orders are whole numbers, too.
+
+    >>> stamp = np.arange(200)
+    >>> people = Population.from_arrays(
+    ...     stamp * 0, {"item": np.array(["x", "y"]), "stamp": stamp + 10**9}, item=stamp % 2, stamp=stamp
+    ... )
+    >>> for line in values(people, ["item", "stamp"]):
+    ...     print(line)
+    features: item 2 values, stamp 200 values
+    note: stamp has a value of its own in nearly every example: bucket it or leave it out
+    """
+    many = {field: len(population.names[field]) for field in fields}
+    alone = [field for field in fields if _hardly_repeats(population.columns[field], many[field])]
+    note = "note: {} has a value of its own in nearly every example: bucket it or leave it out"
+    listed = ", ".join(f"{field} {number:,} value{'s' * (number != 1)}" for field, number in many.items())
+    return [f"features: {listed}", *map(note.format, alone)]
+
+
+def _hardly_repeats(ids: np.ndarray, values: int) -> bool:
+    return len(ids) >= FEWEST and values > 0.9 * int((ids >= 0).sum())
 
 
 def from_population(population: Population, fields: Sequence[str], label: str, seed: int = 0) -> Task:
@@ -84,9 +112,11 @@ def from_population(population: Population, fields: Sequence[str], label: str, s
     >>> from_population(people, ["item"], "label").model.tables["weight"].rows
     2
     """
-    values = np.unique(population.columns[label])
-    if not set(values.tolist()) <= {0, 1}:
-        raise InputError(f"the label {label!r} must be 0 or 1, but has values such as {values[:5].tolist()}")
+    labels = np.unique(population.columns[label])
+    if not set(labels.tolist()) <= {0, 1}:
+        raise InputError(f"the label {label!r} must be 0 or 1, but has values such as {labels[:5].tolist()}")
+    if population.examples < 3:
+        raise InputError(f"a fifth of the examples is held out, and here are {population.examples}: give three or more")
     stacked, rows = one_space(population, fields, label)
     train, test = stacked.split(examples=0.2, seed=seed)
     settings = {**SETTINGS, "cohort": min(COHORT, int((train.counts > 0).sum()))}

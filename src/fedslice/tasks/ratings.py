@@ -180,7 +180,7 @@ def _movies_dat(file: File) -> dict[str, tuple[str, list[str]]]:
 
 def _users_dat(file: File) -> dict[str, tuple[int, int]]:
     return {
-        name: (_place("gender", gender, GENDERS, file), _place("age", age, AGES, file))
+        name: (_place("gender", gender, GENDERS, file, name), _place("age", age, AGES, file, name))
         for name, gender, age, *_ in _rows(file, "::", 5)
     }
 
@@ -198,9 +198,9 @@ def _users_user(file: File) -> dict[str, tuple[int, int]]:
     people = {}
     for name, age, gender, *_ in _rows(file, "|", 5):
         if not age.isdecimal():
-            raise InputError(f"{file.name} has age {shown(age)}: expected a number of years")
+            raise InputError(f"{file.name} has age {shown(age)} for user {shown(name)}: expected a number of years")
         group = sum(int(age) >= int(first) for first in AGES[1:])
-        people[name] = _place("gender", gender, GENDERS, file), group
+        people[name] = _place("gender", gender, GENDERS, file, name), group
     return people
 
 
@@ -221,9 +221,9 @@ def _movies_csv(file: File) -> dict[str, tuple[str, list[str]]]:
     return films
 
 
-def _place(what: str, value: str, known: tuple[str, ...], file: File) -> int:
+def _place(what: str, value: str, known: tuple[str, ...], file: File, user: str) -> int:
     if value not in known:
-        raise InputError(f"{file.name} has {what} {shown(value)}: expected one of {known}")
+        raise InputError(f"{file.name} has {what} {shown(value)} for user {shown(user)}: expected one of {known}")
     return known.index(value)
 
 
