@@ -266,7 +266,8 @@ while run.round < 400:
 
 def start(folder: Path, life: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", SCRIPT, str(folder), str(Path(__file__).parent)]
-    order = {**os.environ, "PYTHONHASHSEED": str(life)}  # sets come in another order in each life
+    # sets come in another order in each life; code is compiled as in this process
+    order = {**os.environ, "PYTHONHASHSEED": str(life), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=order)
 
 
