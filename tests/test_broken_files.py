@@ -511,10 +511,3 @@ def test_endless_fields_and_lines_are_refused_in_short(folder: Path) -> None:
         finally:
             for path in folder.iterdir():
                 path.unlink()
-
-
-def test_settings_that_are_json_but_no_object(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recommend, "read_model", lambda folder: None)
-    for content in (b"[]", b"5", b'{"settings": 3}', b"{}", b"\xff", b"[" * 100_000):
-        write(folder, {"settings.json": content})
-        refused(lambda: recommend.trained(folder), "settings.json")
