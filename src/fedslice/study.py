@@ -9,7 +9,7 @@ from fedslice.catalogue import find_method
 from fedslice.experiment import Experiment
 from fedslice.folder import parsed
 from fedslice.settings import COMMON, Settings, differences
-from fedslice.tasks.base import Task
+from fedslice.tasks.base import ON, Task
 
 Groups = dict[str, list[Experiment]]
 IDLE = (
@@ -76,7 +76,8 @@ def _usual(names: Iterable[str]) -> dict[str, Any]:
 
 
 def _words(values: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
-    return [f"{k} {_word(v)}" for k, v in values.items() if v not in IDLE or k not in usual or v != usual[k]]
+    told = {k: v for k, v in values.items() if v or k not in ("steps", "epochs")}  # of these the other one counts
+    return [f"{k} {_word(v)}" for k, v in told.items() if v not in IDLE or k not in usual or v != usual[k]]
 
 
 def _word(value: Any) -> str:
@@ -87,5 +88,5 @@ def _word(value: Any) -> str:
 
 def beside(task: Task) -> dict[str, tuple[str, str]]:
     """Published results of the task, and what fedslice measured on its real data."""
-    keys = dict.fromkeys([*task.published, *task.observed])
+    keys = dict.fromkeys([*(key for key in task.observed if key == ON), *task.published, *task.observed])
     return {key: (task.published.get(key, ""), task.observed.get(key, "")) for key in keys}

@@ -8,6 +8,7 @@ from fedslice.model import Model
 from fedslice.population import Population
 from fedslice.types import Adaptation
 
+ON = "measured on"
 OBSERVED = "measured with fedslice on the real data"
 
 
