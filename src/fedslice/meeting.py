@@ -146,8 +146,8 @@ def _swapped(measure: Callable[..., Any], params: Params, model: Model, batch: B
     for one, two in zip(*(jax.tree.leaves(measure(each, batch)) for each in (params, other)), strict=True):
         left, right = np.asarray(one, np.float64), np.asarray(two, np.float64)
         finite = np.isfinite(left) & np.isfinite(right)
-        scale = max(np.abs(left).max(initial=0, where=finite), np.finfo(np.float32).tiny)
-        moved.append(np.where(finite, np.abs(left - right, where=finite, out=np.zeros(left.shape)) / scale, 0))
+        left, right = (np.where(finite, each, 0) for each in (left, right))
+        moved.append(np.abs(left - right) / max(np.abs(left).max(initial=0), np.finfo(np.float32).tiny))
     return moved
 
 
