@@ -40,9 +40,12 @@ class Tags(NamedTuple):
 
 
 class Engine:
-    """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"map"`` or a number of clients to vectorise at a time."""
+    """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"map"`` or a number of clients to vectorise at a time;
+    ``alone`` says that there is never more than one client."""
 
-    def __init__(self, algorithm: Algorithm, tags: Tags, key: Array, mode: str | int, threads: int) -> None:
+    def __init__(
+        self, algorithm: Algorithm, tags: Tags, key: Array, mode: str | int, threads: int, alone: bool = False
+    ) -> None:
         if not (mode in ("vmap", "map", "debug") or (isinstance(mode, int) and mode > 0)) or threads < 1:
             raise InputError(
                 f"engine={mode!r} with {threads} threads is not possible: use 'auto', 'vmap', 'map', 'debug' or a "
@@ -50,7 +53,8 @@ class Engine:
             )
         self.algorithm, self.tags, self.key, self.mode, self.threads = algorithm, tags, key, mode, threads
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self.fused = threads == 1 and mode == "vmap"  # else in the same parts whatever the threads, for the same bits
+        # in one piece if vectorised or if there is but one client, else in parts whatever the threads: the same bits
+        self.fused = mode != "debug" and threads == 1 and (mode == "vmap" or alone)
         self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
         self.whole = jax.jit(self._whole, donate_argnums=(0, 1))
         self.middle = jax.jit(self._middle, donate_argnums=(1,))

@@ -107,7 +107,8 @@ class Run:
         data = Population({k: population.columns[k] for k in sorted(fields)}, population.offsets, population.clients)
         self.anatomy = Anatomy(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
         tags = self.anatomy.tags
-        mode, cores = choose(engine, threads, self.anatomy.numbers, len(self.cohort(0)))
+        alone = len(self.eligible) == 1
+        mode, cores = choose(engine, 1 if alone else threads, self.anatomy.numbers, len(self.cohort(0)))
         stateful = bool(jax.tree.leaves(tags.memory))
         works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
         self.planner = Planner(
@@ -118,7 +119,7 @@ class Run:
         self.engine = (
             DebugEngine(algorithm, tags, train_key, population.clients)
             if mode == "debug"
-            else Engine(algorithm, tags, train_key, mode, cores)
+            else Engine(algorithm, tags, train_key, mode, cores, alone)
         )
         ids = {name: space.ids for name, space in self.spaces.items()}
         self.store: RamStore | DiskStore = (
