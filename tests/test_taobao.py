@@ -164,7 +164,7 @@ def test_advertisements_without_category_and_missing_files_are_refused(tmp_path)
         (b"1,2,,pv,1511600000\n", "without category"),
         (b"1,2,3,pv,yesterday\n", "yesterday"),
         (b"1,2,3,pv,1\n1,2,3,buy,1511600000\n", "no clicks"),
-        (b"user,item,category,type,time\n", "user"),
+        (b"user,item,category,type,time\n", "'(user|item|category|time)'"),  # columns are converted side by side
     ],
 )
 def test_damaged_clicks_are_refused(tmp_path, content, message):
