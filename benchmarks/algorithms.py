@@ -1,12 +1,13 @@
-"""Time a round of every algorithm on MovieLens LR as a multiple of FedAvg's, in one run.  On a quiet machine."""
+"""Time a round of every algorithm on MovieLens LR as a multiple of FedAvg's, in one run.  On a
+quiet machine."""
 
 import argparse
 
 from speed import alternate, engine
 
 import fedslice as fs
-from fedslice.catalogue import ALGORITHMS, settings_for
-from fedslice.registry import sampler_for
+from fedslice.cli.catalogue import ALGORITHMS, settings_for
+from fedslice.cli.workloads import sampler_for
 
 MORE = {
     "fedavg, median": ("fedavg", ["reduce=median"]),
@@ -25,7 +26,9 @@ def run_of(task, name, changes, rows=None):
     method = ALGORITHMS[name]
     settings = settings_for(task, name, changes)
     people = task.train.pool() if method.pooled else task.train
-    return fs.simulate(method.build(task, settings), people, sampler=sampler_for(method, settings), rows=rows)
+    return fs.simulate(
+        method.build(task, settings), people, sampler=sampler_for(method, settings), rows=rows
+    )
 
 
 if __name__ == "__main__":
@@ -37,7 +40,9 @@ if __name__ == "__main__":
     alike = [name for name in ALGORITHMS if name != "fedpd"]  # which takes all clients
     contestants = {name: engine(run_of(task, name, [])) for name in alike}
     for title, (name, changes) in MORE.items():
-        contestants[title] = engine(run_of(task, name, changes, "held" if "S(i)" in title else None))
+        contestants[title] = engine(
+            run_of(task, name, changes, "held" if "S(i)" in title else None)
+        )
     found = alternate(contestants, options.blocks, 30)
     print(f"{'':<30}{'ms a round':>12}{'/ fedavg':>10}")
     for name, value in found.items():

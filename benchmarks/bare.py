@@ -1,9 +1,8 @@
 """Bare loops that do the same work as the engine and nothing else: the baselines of the benchmark.
 
-`Sketch` is FedSubAvg on MovieLens LR written by hand for that one model: NumPy for sampling and planning, a table in
-NumPy, one compiled function for the cohort.  No reports, no checks, no padding that grows, no other algorithm.
-`central` is SGD on the pooled examples, as many a round.
-"""
+`Sketch` is FedSubAvg on MovieLens LR written by hand for that one model: NumPy for sampling and
+planning, a table in NumPy, one compiled function for the cohort.  No reports, no checks, no padding
+that grows, no other algorithm. `central` is SGD on the pooled examples, as many a round."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,11 @@ def train(weight, bias, xs, ys):
 def cohort_round(rows, factor, bias, places, xs, ys, share):
     local = rows.at[places].get(mode="fill", fill_value=0)
     dw, db, value = jax.vmap(train, (0, None, 0, 0))(local, bias, xs, ys)
-    total = jnp.zeros_like(rows).at[places.reshape(-1)].add((dw * share[:, None]).reshape(-1), mode="drop")
+    total = (
+        jnp.zeros_like(rows)
+        .at[places.reshape(-1)]
+        .add((dw * share[:, None]).reshape(-1), mode="drop")
+    )
     return rows + factor * total, bias + (db * share).sum(), (value * share).sum()
 
 
@@ -51,7 +54,9 @@ class Sketch:
         rng = np.random.default_rng((self.seed, self.round))
         who = np.sort(rng.choice(len(self.counts), K, replace=False, shuffle=False))
         count = self.counts[who]
-        pick = (rng.random((K, STEPS * BATCH)) * count[:, None]).astype(np.int64) + self.offsets[who][:, None]
+        pick = (rng.random((K, STEPS * BATCH)) * count[:, None]).astype(np.int64) + self.offsets[
+            who
+        ][:, None]
         begin = self.space.offsets[who]
         length = self.space.offsets[who + 1] - begin
         start = np.cumsum(length) - length
@@ -79,7 +84,9 @@ class Sketch:
 
     def step(self):
         union, size, places, xs, ys, share = self.plan()
-        rows, self.bias, _ = cohort_round(self.table[union], self.factor[union], self.bias, places, xs, ys, share)
+        rows, self.bias, _ = cohort_round(
+            self.table[union], self.factor[union], self.bias, places, xs, ys, share
+        )
         self.table[union[:size]] = np.asarray(rows)[:size]
         self.round += 1
 
@@ -99,7 +106,11 @@ class Central:
         self.seed, self.round = seed, 0
 
     def step(self):
-        pick = np.random.default_rng((self.seed, self.round)).integers(len(self.y), size=(STEPS, K * BATCH))
-        self.weight, self.bias = central_round(self.weight, self.bias, self.x.take(pick, axis=0), self.y.take(pick))
+        pick = np.random.default_rng((self.seed, self.round)).integers(
+            len(self.y), size=(STEPS, K * BATCH)
+        )
+        self.weight, self.bias = central_round(
+            self.weight, self.bias, self.x.take(pick, axis=0), self.y.take(pick)
+        )
         self.weight.block_until_ready()
         self.round += 1

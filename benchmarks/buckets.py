@@ -1,10 +1,11 @@
-"""FedRecon with local vectors of unknown words (Singhal et al. 2021, Table 4), next to FedAvg, which sends them.
+"""FedRecon with local vectors of unknown words (Singhal et al. 2021, Table 4), next to FedAvg,
+which sends them.
 
     python benchmarks/buckets.py --data-dir shakespeare.txt.zip
     python benchmarks/buckets.py --task stackoverflow-lstm          # generated text
 
-Unseen clients, judged on the later half of their sentences; "without" has local vectors as drawn.  The kB are what a
-client receives and sends in a round, in the mean.  Settings are the task's own.
+Unseen clients, judged on the later half of their sentences; "without" has local vectors as drawn.
+The kB are what a client receives and sends in a round, in the mean.  Settings are the task's own.
 """
 
 import argparse
@@ -13,11 +14,14 @@ from pathlib import Path
 import optax
 
 import fedslice as fs
+from fedslice.cli.settings import optimizer
 from fedslice.client import reconstruction
-from fedslice.personal import Personal
-from fedslice.settings import optimizer
+from fedslice.evaluation.gain import Personal
 
-TASKS = {"shakespeare-words": fs.tasks.shakespeare_words, "stackoverflow-lstm": fs.tasks.stackoverflow_lstm}
+TASKS = {
+    "shakespeare-words": fs.tasks.shakespeare_words,
+    "stackoverflow-lstm": fs.tasks.stackoverflow_lstm,
+}
 LINES = {
     "FedAvg, 500 global buckets": (500, None),
     "FedRecon, 1 bucket": (1, {}),
@@ -38,19 +42,33 @@ def make(options, buckets, local):
 def method_of(task, variant):
     s = task.settings
     client = optimizer(s.get("client", "sgd"), task.learning_rates[""])
-    both = {"server": optimizer(s.get("server", "sgd"), s.get("server_rate", 1.0)), "weights": "examples"}
+    both = {
+        "server": optimizer(s.get("server", "sgd"), s.get("server_rate", 1.0)),
+        "weights": "examples",
+    }
     if variant is None:
         return fs.recipes.fedavg(task.model, client, epochs=s["epochs"], batch=s["batch"], **both)
-    work = {"reconstruct_steps": s["reconstruct_steps"], "reconstruct_epochs": s.get("reconstruct_epochs", 5)}
+    work = {
+        "reconstruct_steps": s["reconstruct_steps"],
+        "reconstruct_epochs": s.get("reconstruct_epochs", 5),
+    }
     more = {"split": s["split"], "epochs": s["epochs"], "batch": s["batch"], **work, **variant}
-    return fs.recipes.fedrecon(task.model, client, reconstruction=optax.sgd(s["reconstruct_rate"]), **both, **more)
+    return fs.recipes.fedrecon(
+        task.model, client, reconstruction=optax.sgd(s["reconstruct_rate"]), **both, **more
+    )
 
 
 def judge_of(task):
-    """Every line is judged alike: on the later half, after rebuilding what is local on the earlier one."""
+    """Every line is judged alike: on the later half, after rebuilding what is local on the earlier
+    one."""
     s = task.settings
     passes, rate = s.get("reconstruct_epochs", 5), s["reconstruct_rate"]
-    work = {"steps": s["reconstruct_steps"], "epochs": passes, "batch": s["batch"], "split": s["split"]}
+    work = {
+        "steps": s["reconstruct_steps"],
+        "epochs": passes,
+        "batch": s["batch"],
+        "split": s["split"],
+    }
     return Personal(task.test, reconstruction(task.model, optax.sgd(rate), **work))
 
 
@@ -60,7 +78,9 @@ def line(options, name):
     for seed in range(options.seeds):
         task = make(options, buckets, variant is not None)
         cohort = task.settings["cohort"]
-        run = fs.simulate(method_of(task, variant), task.train, sampler=fs.sampling.uniform(cohort), seed=seed)
+        run = fs.simulate(
+            method_of(task, variant), task.train, sampler=fs.sampling.uniform(cohort), seed=seed
+        )
         run.train(options.rounds, progress=False)
         judge = judge_of(task)
         gain = judge(run.params(judge.ids()))
@@ -69,18 +89,26 @@ def line(options, name):
         accuracy = [when.pooled["accuracy"] for when in gain]
         found.append([*accuracy, gain.after.pooled["loss"], spread["mean"], spread["share"], *sent])
     means = [sum(values) / len(values) for values in zip(*found, strict=True)]
-    print(f"{name:<28}" + "{:>9.2%}{:>9.2%}{:>8.3f}{:>9.4f}{:>8.0%}{:>9.0f}{:>8.0f}".format(*means), flush=True)
+    print(
+        f"{name:<28}" + "{:>9.2%}{:>9.2%}{:>8.3f}{:>9.4f}{:>8.0%}{:>9.0f}{:>8.0f}".format(*means),
+        flush=True,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", choices=TASKS, default="shakespeare-words")
     parser.add_argument("--data-dir", type=Path, help="the real data; default: generated")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()
     print(f"{'':<28}{'accuracy':>18}{'loss':>8}{'its gain':>17}{'kB':>13}")
-    print(f"{'':<28}{'without':>9}{'rebuilt':>9}{'':>8}{'mean':>9}{'share':>8}{'down':>9}{'up':>8}", flush=True)
+    print(
+        f"{'':<28}{'without':>9}{'rebuilt':>9}{'':>8}{'mean':>9}{'share':>8}{'down':>9}{'up':>8}",
+        flush=True,
+    )
     for name in LINES:
         line(options, name)
 

@@ -1,9 +1,10 @@
 """DIN at the size of the Amazon task, a round of each contestant in milliseconds, all in one run.
 
-100 clients, 10 steps of batch 4, histories of 20, global-norm clip, on the generated data of `amazon-din`.  The bare
-loops do FedSubAvg's work for this one model, on plans made beforehand, and nothing else: clients vectorised, or one
-after the other in one or two threads.  Contestants take turns; medians and minima over turns, and the processor time
-of all threads, which on a busy machine says more.
+100 clients, 10 steps of batch 4, histories of 20, global-norm clip, on the generated data of
+`amazon-din`.  The bare loops do FedSubAvg's work for this one model, on plans made beforehand, and
+nothing else: clients vectorised, or one after the other in one or two threads.  Contestants take
+turns; medians and minima over turns, and the processor time of all threads, which on a busy machine
+says more.
 
     python benchmarks/din.py
 """
@@ -48,7 +49,9 @@ def one_by_one(loss, params, places, batches, share):
         own, data, weight = client
         rows = {name: params[name].at[own[name]].get(mode="fill", fill_value=0) for name in TABLES}
         update = jax.tree.map(lambda leaf: weight * leaf, train(loss, {**params, **rows}, data))
-        tables = {name: total[name].at[own[name]].add(update.pop(name), mode="drop") for name in TABLES}
+        tables = {
+            name: total[name].at[own[name]].add(update.pop(name), mode="drop") for name in TABLES
+        }
         dense = jax.tree.map(jnp.add, {name: total[name] for name in update}, update)
         return {**dense, **tables}, ()
 
@@ -60,7 +63,9 @@ def all_at_once(loss, params, places, batches, share):
     rows = {name: params[name].at[places[name]].get(mode="fill", fill_value=0) for name in TABLES}
     update = jax.vmap(lambda own, data: train(loss, {**params, **own}, data))(rows, batches)
     update = jax.tree.map(lambda leaf: leaf * share.reshape((-1,) + (1,) * (leaf.ndim - 1)), update)
-    tables = {n: jnp.zeros_like(params[n]).at[places[n]].add(update.pop(n), mode="drop") for n in TABLES}
+    tables = {
+        n: jnp.zeros_like(params[n]).at[places[n]].add(update.pop(n), mode="drop") for n in TABLES
+    }
     return {**jax.tree.map(lambda leaf: leaf.sum(0), update), **tables}
 
 
@@ -68,21 +73,34 @@ class Bare:
     """FedSubAvg on plans made beforehand, the cohort in as many parts as there are ``threads``."""
 
     def __init__(self, clients, loss, params, factors, plans, threads):
-        self.params, self.factors, self.plans, self.round, self.threads = params, factors, plans, 0, threads
+        self.params, self.factors, self.plans, self.round, self.threads = (
+            params,
+            factors,
+            plans,
+            0,
+            threads,
+        )
         self.part = jax.jit(partial(clients, loss))
         self.take = jax.jit(self._take)
         self.put = jax.jit(self._put, donate_argnums=0)
         self.pool = ThreadPoolExecutor(threads)
 
     def _take(self, params, union):
-        return {**params, **{name: params[name].at[union[name]].get(mode="fill", fill_value=0) for name in TABLES}}
+        return {
+            **params,
+            **{
+                name: params[name].at[union[name]].get(mode="fill", fill_value=0) for name in TABLES
+            },
+        }
 
     def _put(self, params, factors, union, *parts):
         total = jax.tree.map(lambda *leaves: sum(leaves), *parts)
         tables = {}
         for name in TABLES:
             factor = factors[name].at[union[name]].get(mode="fill", fill_value=0)
-            tables[name] = params[name].at[union[name]].add(factor[:, None] * total.pop(name), mode="drop")
+            tables[name] = (
+                params[name].at[union[name]].add(factor[:, None] * total.pop(name), mode="drop")
+            )
         return {**jax.tree.map(jnp.add, {name: params[name] for name in total}, total), **tables}
 
     def step(self):
@@ -118,7 +136,9 @@ def contestants():
         plan, _ = engine.run.planner.plan(number, engine.run.cohort(number))
         share = (plan.weights / plan.weights.sum()).astype(np.float32)
         plans.append((plan.union, plan.places, plan.phases[0].batches, share))
-    factors = {name: jnp.asarray(heat.coefficient(name, heat.ids[name], "examples")) for name in TABLES}
+    factors = {
+        name: jnp.asarray(heat.coefficient(name, heat.ids[name], "examples")) for name in TABLES
+    }
 
     def bare(clients, threads):
         params = jax.tree.map(jnp.array, engine.run.params())
@@ -136,7 +156,9 @@ def contestants():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--only", default="", help="contestants whose name matches this pattern")
     options = parser.parse_args()
@@ -150,11 +172,18 @@ def main():
                 walls[name].append(1e3 * (time.perf_counter() - start))
                 works[name].append(1e3 * (time.process_time() - begin))
     medians = {name: statistics.median(values) for name, values in walls.items()}
-    best = min([value for name, value in medians.items() if name.startswith("bare")], default=float("nan"))
-    print(f"Amazon DIN, {K} clients, {STEPS} steps, batch {BATCH}, histories of {amazon_din.LONGEST}; ms a round")
+    best = min(
+        [value for name, value in medians.items() if name.startswith("bare")], default=float("nan")
+    )
+    print(
+        f"Amazon DIN, {K} clients, {STEPS} steps, batch {BATCH}, histories of {amazon_din.LONGEST};"
+        " ms a round"
+    )
     print(f"{'':<28}{'median':>8}{'min':>8}{'processor':>11}{'/ best bare':>13}")
     for name, value in medians.items():
-        print(f"{name:<28}{value:>8.0f}{min(walls[name]):>8.0f}{min(works[name]):>11.0f}{value / best:>13.2f}")
+        print(
+            f"{name:<28}{value:>8.0f}{min(walls[name]):>8.0f}{min(works[name]):>11.0f}{value / best:>13.2f}"
+        )
 
 
 if __name__ == "__main__":

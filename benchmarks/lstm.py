@@ -1,9 +1,10 @@
-"""The Sent140 model at its published size, a round of each contestant in milliseconds, all in one run.
+"""The Sent140 model at its published size, a round of each contestant in milliseconds, all in one
+run.
 
-50 clients, 10 steps of batch 5, texts of 25 tokens, two LSTM layers of 100 over a table of 10,000 x 25 of which a
-client holds 300 rows.  The bare loops do the same work on the same plans, made beforehand, and nothing else.
-CentralSGD sees as many examples.  Contestants take turns; medians and minima over turns, and the processor time of all
-threads, which on a busy machine says more.
+50 clients, 10 steps of batch 5, texts of 25 tokens, two LSTM layers of 100 over a table of 10,000 x
+25 of which a client holds 300 rows.  The bare loops do the same work on the same plans, made
+beforehand, and nothing else. CentralSGD sees as many examples.  Contestants take turns; medians and
+minima over turns, and the processor time of all threads, which on a busy machine says more.
 
     python benchmarks/lstm.py                # two host devices for the bare loops; fedslice uses the first
     python benchmarks/lstm.py --devices 1    # without: threads only
@@ -35,14 +36,21 @@ def people(seed=0):
     """Every text is 25 tokens of its writer's 300 words, which are common or rare by Zipf's law."""
     rng = np.random.default_rng(seed)
     chance = 1 / np.arange(1, VOCABULARY + 1)
-    words = [rng.choice(VOCABULARY, HELD, replace=False, p=chance / chance.sum()) for _ in range(CLIENTS)]
-    tokens = np.concatenate([own[rng.integers(HELD, size=(EXAMPLES, LENGTH))] for own in words]).astype(np.int32)
+    words = [
+        rng.choice(VOCABULARY, HELD, replace=False, p=chance / chance.sum()) for _ in range(CLIENTS)
+    ]
+    tokens = np.concatenate(
+        [own[rng.integers(HELD, size=(EXAMPLES, LENGTH))] for own in words]
+    ).astype(np.int32)
     label = (rng.random(len(tokens)) < 0.5).astype(np.float32)
-    return fs.Population.from_arrays(np.repeat(np.arange(CLIENTS), EXAMPLES), tokens=tokens, label=label)
+    return fs.Population.from_arrays(
+        np.repeat(np.arange(CLIENTS), EXAMPLES), tokens=tokens, label=label
+    )
 
 
 def plain_lstm(layer, inputs):
-    """The same layer for autodiff: the input product outside the loop, all else as the equations say."""
+    """The same layer for autodiff: the input product outside the loop, all else as the equations
+    say."""
 
     def step(carry, z):
         hidden, cell = carry
@@ -75,7 +83,8 @@ def train(layer, params, tokens, label):
 
 
 def some_clients(layer, params, places, tokens, label):
-    """Sum of the updates of clients run one after the other; the table's rows are those of the round."""
+    """Sum of the updates of clients run one after the other; the table's rows are those of the
+    round."""
     dense = {name: leaf for name, leaf in params.items() if name != "embedding"}
 
     def add(total, client):
@@ -83,7 +92,10 @@ def some_clients(layer, params, places, tokens, label):
         rows = params["embedding"].at[own].get(mode="fill", fill_value=0)
         update = train(layer, {**dense, "embedding": rows}, *data)
         table = total["embedding"].at[own].add(update.pop("embedding"), mode="drop")
-        return {**jax.tree.map(jnp.add, {name: total[name] for name in dense}, update), "embedding": table}, ()
+        return {
+            **jax.tree.map(jnp.add, {name: total[name] for name in dense}, update),
+            "embedding": table,
+        }, ()
 
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (places, tokens, label))[0]
 
@@ -99,19 +111,25 @@ def all_clients(layer, params, places, tokens, label):
 
 
 class Bare:
-    """FedAvg with equal weights on plans made beforehand, the cohort in as many parts as there are ``devices``."""
+    """FedAvg with equal weights on plans made beforehand, the cohort in as many parts as there are
+    ``devices``."""
 
     def __init__(self, clients, layer, params, plans, devices):
         self.params, self.plans, self.round, self.devices = params, plans, 0, devices
         self.part = jax.jit(partial(clients, layer))
-        self.take = jax.jit(lambda p, union: {**p, "embedding": p["embedding"].at[union].get(mode="fill")})
+        self.take = jax.jit(
+            lambda p, union: {**p, "embedding": p["embedding"].at[union].get(mode="fill")}
+        )
         self.put = jax.jit(self._put, donate_argnums=0)
         self.pool = ThreadPoolExecutor(len(devices))
 
     def _put(self, params, union, *parts):
         mean = jax.tree.map(lambda *leaves: sum(leaves) / K, *parts)
         table = params["embedding"].at[union].add(mean.pop("embedding"), mode="drop")
-        return {**jax.tree.map(jnp.add, {name: params[name] for name in mean}, mean), "embedding": table}
+        return {
+            **jax.tree.map(jnp.add, {name: params[name] for name in mean}, mean),
+            "embedding": table,
+        }
 
     def step(self):
         union, *data = self.plans[self.round % len(self.plans)]
@@ -139,7 +157,9 @@ class Central:
             mesh, split = Mesh(np.array(jax.devices()[:devices]), ("half",)), P(None, "half")
             share = lambda grads: jax.lax.pmean(grads, "half")  # noqa: E731
             inner = partial(steps, share)
-            steps = jax.shard_map(inner, mesh=mesh, in_specs=(P(), split, split), out_specs=P(), check_vma=False)
+            steps = jax.shard_map(
+                inner, mesh=mesh, in_specs=(P(), split, split), out_specs=P(), check_vma=False
+            )
         else:
             steps = partial(steps, lambda grads: grads)
         self.run = jax.jit(steps)
@@ -152,8 +172,12 @@ class Central:
         return jax.lax.scan(step, params, (tokens, label))[0]
 
     def step(self):
-        pick = np.random.default_rng(self.round).integers(len(self.data[0]), size=(STEPS, K * BATCH))
-        self.params = jax.block_until_ready(self.run(self.params, *(column[pick] for column in self.data)))
+        pick = np.random.default_rng(self.round).integers(
+            len(self.data[0]), size=(STEPS, K * BATCH)
+        )
+        self.params = jax.block_until_ready(
+            self.run(self.params, *(column[pick] for column in self.data))
+        )
         self.round += 1
 
 
@@ -176,7 +200,9 @@ def contestants(devices):
     for number in range(8):
         plan, _ = engine.run.planner.plan(number, engine.run.cohort(number))
         batches = plan.phases[0].batches
-        plans.append((plan.union["embedding"], plan.places["embedding"], batches["tokens"], batches["label"]))
+        plans.append(
+            (plan.union["embedding"], plan.places["embedding"], batches["tokens"], batches["label"])
+        )
     params = lambda: jax.tree.map(jnp.array, engine.run.params())  # noqa: E731
     one, data = jax.devices()[:1], (population.columns["tokens"], population.columns["label"])
     bare = lambda clients, layer, places: Bare(clients, layer, params(), plans, places)  # noqa: E731
@@ -199,13 +225,19 @@ def contestants(devices):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--devices", type=int, default=2, choices=(1, 2))
     parser.add_argument("--only", default="", help="contestants whose name matches this pattern")
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", options.devices)
-    runs = {name: run for name, run in contestants(options.devices).items() if re.search(options.only, name)}
+    runs = {
+        name: run
+        for name, run in contestants(options.devices).items()
+        if re.search(options.only, name)
+    }
     walls, works = ({name: [] for name in runs} for _ in range(2))
     for turn in range(options.turns + 1):  # the first one compiles
         for name, run in runs.items():
@@ -219,11 +251,16 @@ def main():
 
 def show(medians, walls, works):
     best = {
-        kind: min([value for name, value in medians.items() if name.startswith(kind)], default=float("nan"))
+        kind: min(
+            [value for name, value in medians.items() if name.startswith(kind)],
+            default=float("nan"),
+        )
         for kind in ("bare", "Central")
     }
     print(f"Sent140 LSTM, {K} clients, {STEPS} steps, batch {BATCH}, {LENGTH} tokens; ms a round")
-    print(f"{'':<34}{'median':>8}{'min':>8}{'processor':>11}{'/ best bare':>13}{'/ best central':>16}")
+    print(
+        f"{'':<34}{'median':>8}{'min':>8}{'processor':>11}{'/ best bare':>13}{'/ best central':>16}"
+    )
     for name, value in medians.items():
         print(
             f"{name:<34}{value:>8.0f}{min(walls[name]):>8.0f}{min(works[name]):>11.0f}"

@@ -1,9 +1,10 @@
-"""Time a round of FedRecon on matrix factorisation at the paper's settings, next to bare JAX loops, on a quiet machine.
+"""Time a round of FedRecon on matrix factorisation at the paper's settings, next to bare JAX loops,
+on a quiet machine.
 
-100 clients, at most 50 + 50 steps of batch 5 (R: of 5 passes over support; U: of one over query), dimension 50, 3,706
-films, users with as many ratings as in MovieLens-1M after the cut: median 96, at most 300 (Singhal et al. 2021).
-The bare loops get their batches ready-made; fedslice samples, plans, reports and checks.
-"""
+100 clients, at most 50 + 50 steps of batch 5 (R: of 5 passes over support; U: of one over query),
+dimension 50, 3,706 films, users with as many ratings as in MovieLens-1M after the cut: median 96,
+at most 300 (Singhal et al. 2021). The bare loops get their batches ready-made; fedslice samples,
+plans, reports and checks."""
 
 import argparse
 import itertools
@@ -15,8 +16,8 @@ import optax
 from speed import alternate, engine, loop
 
 import fedslice as fs
-from fedslice import parts
-from fedslice.personal import Personal
+from fedslice.data import halves
+from fedslice.evaluation.gain import Personal
 
 K, BATCH, MOST_STEPS, PASSES, SIZE, ITEMS, USERS, MOST = 100, 5, 50, 5, 50, 3706, 4832, 300
 R_RATE, U_RATE = 0.1, 0.1  # ratings here are noise, on which the paper's 0.5 for U diverges
@@ -46,9 +47,11 @@ class Bare:
     """The same round written by hand for this one model: a block of rows [300, 50] for each client."""
 
     def __init__(self, people, mode, client):
-        self.people, self.part = people, parts.assign(people, "half")
+        self.people, self.part = people, halves.assign(people, "half")
         self.table = uniform(jax.random.key(0), (ITEMS, SIZE))
-        self.plans = itertools.cycle([self._plan(np.random.default_rng(number)) for number in range(READY)])
+        self.plans = itertools.cycle(
+            [self._plan(np.random.default_rng(number)) for number in range(READY)]
+        )
 
         def cohort(table, places, keys, support, query, weight):
             rows = table.at[places].get(mode="fill", fill_value=0)
@@ -71,20 +74,29 @@ class Bare:
         for k, client in enumerate(who):
             own = people.columns["item"][people.offsets[client] : people.offsets[client + 1]]
             places[k, : len(own)] = own
-        support = self._batches(parts.SUPPORT, who, PASSES, rng)
-        query = self._batches(parts.QUERY, who, 1, rng)
+        support = self._batches(halves.SUPPORT, who, PASSES, rng)
+        query = self._batches(halves.QUERY, who, 1, rng)
         keys = jax.random.split(jax.random.key(who[0]), K)
         return places, keys, support, query, query[1].sum(1).astype(np.float32)
 
     def _batches(self, which, who, passes, rng):
         """Positions among the client's films with their ratings, sizes of batches, number of steps."""
-        pairs, sizes = np.zeros((2, K, MOST_STEPS, BATCH), np.float32), np.zeros((K, MOST_STEPS), np.int32)
+        pairs, sizes = (
+            np.zeros((2, K, MOST_STEPS, BATCH), np.float32),
+            np.zeros((K, MOST_STEPS), np.int32),
+        )
         for k, client in enumerate(who):
             first, last = self.people.offsets[client : client + 2]
             own = first + np.flatnonzero(self.part[first:last] == which)
-            batches = [np.array_split(rng.permutation(own), np.arange(BATCH, len(own), BATCH)) for _ in range(passes)]
+            batches = [
+                np.array_split(rng.permutation(own), np.arange(BATCH, len(own), BATCH))
+                for _ in range(passes)
+            ]
             for step, chosen in enumerate(itertools.islice(itertools.chain(*batches), MOST_STEPS)):
-                pairs[:, k, step, : len(chosen)] = chosen - first, self.people.columns["rating"][chosen]
+                pairs[:, k, step, : len(chosen)] = (
+                    chosen - first,
+                    self.people.columns["rating"][chosen],
+                )
                 sizes[k, step] = len(chosen)
         return (pairs[0].astype(np.int32), pairs[1]), sizes, (sizes > 0).sum(1).astype(np.int32)
 
@@ -96,20 +108,27 @@ class Bare:
 def mean_squares(user, rows, batches, sizes, step):
     position, rating = (field[step] for field in batches)
     error = (rows[position] * user).sum(-1) - rating
-    return jnp.sum(jnp.where(jnp.arange(BATCH) < sizes[step], error**2, 0)) / jnp.maximum(sizes[step], 1)
+    return jnp.sum(jnp.where(jnp.arange(BATCH) < sizes[step], error**2, 0)) / jnp.maximum(
+        sizes[step], 1
+    )
 
 
 def rebuild(rows, key, support, limit):
     gradient = jax.grad(mean_squares)
     return jax.lax.fori_loop(
-        0, limit, lambda s, user: user - R_RATE * gradient(user, rows, *support[:2], s), uniform(key, (SIZE,))
+        0,
+        limit,
+        lambda s, user: user - R_RATE * gradient(user, rows, *support[:2], s),
+        uniform(key, (SIZE,)),
     )
 
 
 def by_gradient(rows, key, support, query, support_limit, query_limit):
     """U by the gradient of the whole block in every step, as any model's."""
     user, gradient = rebuild(rows, key, support, support_limit), jax.grad(mean_squares, 1)
-    new = jax.lax.fori_loop(0, query_limit, lambda s, r: r - U_RATE * gradient(user, r, *query[:2], s), rows)
+    new = jax.lax.fori_loop(
+        0, query_limit, lambda s, r: r - U_RATE * gradient(user, r, *query[:2], s), rows
+    )
     return new - rows
 
 
@@ -127,9 +146,18 @@ def by_hand(rows, key, support, query, support_limit, query_limit):
 
 def fedrecon(people, mode, threads):
     table = fs.Table(rows=ITEMS, fields="item", shape=(SIZE,), init=uniform)
-    model = fs.Model(lambda key: {"user": uniform(key, (SIZE,))}, squares, {"item": table}, local="user")
-    work = {"reconstruct_steps": MOST_STEPS, "reconstruct_epochs": PASSES, "steps": MOST_STEPS, "epochs": 1}
-    method = fs.recipes.fedrecon(model, optax.sgd(U_RATE), reconstruction=optax.sgd(R_RATE), batch=BATCH, **work)
+    model = fs.Model(
+        lambda key: {"user": uniform(key, (SIZE,))}, squares, {"item": table}, local="user"
+    )
+    work = {
+        "reconstruct_steps": MOST_STEPS,
+        "reconstruct_epochs": PASSES,
+        "steps": MOST_STEPS,
+        "epochs": 1,
+    }
+    method = fs.recipes.fedrecon(
+        model, optax.sgd(U_RATE), reconstruction=optax.sgd(R_RATE), batch=BATCH, **work
+    )
     return fs.simulate(method, people, sampler=fs.sampling.uniform(K), engine=mode, threads=threads)
 
 
@@ -151,7 +179,10 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     people = raters()
-    print(f"{len(people)} users, median {np.median(people.counts):.0f} ratings, at most {people.counts.max()}")
+    print(
+        f"{len(people)} users, median {np.median(people.counts):.0f} ratings, at most"
+        f" {people.counts.max()}"
+    )
     contestants = {
         "bare, vmap": loop(Bare(people, "vmap", by_gradient)),
         "bare, one after the other": loop(Bare(people, "map", by_gradient)),

@@ -3,9 +3,9 @@
     python benchmarks/reconstruction.py --data-dir ml-1m.zip
     python benchmarks/reconstruction.py --scale 0.25            # generated data
 
-The rates of each method are chosen by the RMSE on validation users with seed 0, then judged on test users with every
-seed.  The figure has the RMSE of unseen users by the steps of their reconstruction and by their support examples.
-"""
+The rates of each method are chosen by the RMSE on validation users with seed 0, then judged on test
+users with every seed.  The figure has the RMSE of unseen users by the steps of their reconstruction
+and by their support examples."""
 
 import argparse
 import functools
@@ -18,13 +18,15 @@ import optax
 import fedslice as fs
 from fedslice.client import reconstruction
 from fedslice.errors import DivergedError
+from fedslice.evaluation.gain import Personal
 from fedslice.models.factorisation import factorisation
-from fedslice.personal import Personal
 from fedslice.tasks import movielens_mf
 
 EPOCHS, CENTRAL_BATCH, COHORT, BATCH, MOST, PASSES = 20, 300, 100, 5, 50, 5
 STEPS, SUPPORTS = (0, 1, 2, 5, 10, 20, 50), (1, 2, 5, 10, 20, 50)
-GRID = tuple(itertools.product((0.1, 0.5), (0.1, 0.5), (0.1, 0.5, 1.0)))  # the paper's: client, reconstruction, server
+GRID = tuple(
+    itertools.product((0.1, 0.5), (0.1, 0.5), (0.1, 0.5, 1.0))
+)  # the paper's: client, reconstruction, server
 CENTRAL = tuple(
     (rate, 0.1) for rate in (1.0, 3.0, 10.0, 30.0)
 )  # the paper does not say: SGD's rate, and that of reconstruction
@@ -33,7 +35,9 @@ VARIANTS = {
     "FedRecon, fresh halves": {"split": "fresh"},
     "FedRecon, no split": {"split": "none"},
     "FedRecon, joint": {"joint": True},
-    "FedRecon, Adagrad server": {"server": lambda rate: optax.adagrad(rate, initial_accumulator_value=0.1)},
+    "FedRecon, Adagrad server": {
+        "server": lambda rate: optax.adagrad(rate, initial_accumulator_value=0.1)
+    },
 }
 
 
@@ -93,16 +97,25 @@ def federated(data, task, method, seed):
 
 def fedrecon(data, rates, seed, server=optax.sgd, **variant):
     task, (client, rebuild, rate) = data.task(part="test"), rates
-    work = {"reconstruct_steps": MOST, "reconstruct_epochs": PASSES, "steps": MOST, "epochs": 1, "batch": BATCH}
+    work = {
+        "reconstruct_steps": MOST,
+        "reconstruct_epochs": PASSES,
+        "steps": MOST,
+        "epochs": 1,
+        "batch": BATCH,
+    }
     both = {"reconstruction": optax.sgd(rebuild), "server": server(rate)}
     method = fs.recipes.fedrecon(task.model, optax.sgd(client), **both, **work, **variant)
     return federated(data, task, method, seed)
 
 
 def fedavg(data, rates, seed):
-    """One epoch on all ratings; the server holds the users' vectors, and a client sends its own with its films."""
+    """One epoch on all ratings; the server holds the users' vectors, and a client sends its own
+    with its films."""
     task, (client, _, rate) = data.task(part="test", local=False), rates
-    method = fs.recipes.fedavg(task.model, optax.sgd(client), server=optax.sgd(rate), epochs=1, batch=BATCH)
+    method = fs.recipes.fedavg(
+        task.model, optax.sgd(client), server=optax.sgd(rate), epochs=1, batch=BATCH
+    )
     return federated(data, task, method, seed)
 
 
@@ -110,7 +123,9 @@ def lines(data):
     """The table's lines: rates to choose from, how to train, how to judge."""
 
     def held(split):
-        return lambda run, part, rates: fs.evaluate(run, data.judged(split=split, part=part, local=False)).pooled
+        return lambda run, part, rates: (
+            fs.evaluate(run, data.judged(split=split, part=part, local=False)).pooled
+        )
 
     def rebuilt(run, part, rates):
         return data.rebuilt(run, part, rates[1])
@@ -121,7 +136,12 @@ def lines(data):
     yield LINES[2], CENTRAL, pooled, rebuilt
     yield LINES[3], GRID, lambda rates, seed: fedavg(data, rates, seed), rebuilt
     for name, variant in VARIANTS.items():
-        yield name, GRID, lambda rates, seed, variant=variant: fedrecon(data, rates, seed, **variant), rebuilt
+        yield (
+            name,
+            GRID,
+            lambda rates, seed, variant=variant: fedrecon(data, rates, seed, **variant),
+            rebuilt,
+        )
 
 
 def attempt(train, judge, rates, seed, part):
@@ -143,7 +163,9 @@ def table(data):
         tried = {rates: attempt(train, judge, rates, 0, "validation")[1]["rmse"] for rates in grid}
         best = min(tried, key=lambda rates: np.nan_to_num(tried[rates], nan=np.inf))
         found = [attempt(train, judge, best, seed, "test") for seed in range(data.options.seeds)]
-        rmse, accuracy = (np.mean([figures[key] for _, figures in found]) for key in ("rmse", "accuracy"))
+        rmse, accuracy = (
+            np.mean([figures[key] for _, figures in found]) for key in ("rmse", "accuracy")
+        )
         rates = ", ".join(f"{rate:g}" for rate in best)
         print(f"{name:<38}{rmse:>8.3f}{accuracy:>10.1%}{sent(found[0][0])}   {rates}", flush=True)
         if name == "FedRecon" and found[0][0] is not None:
@@ -162,9 +184,19 @@ def sent(run):
 
 def picture(data, run, rates, file):
     by_steps = [data.rebuilt(run, "test", rates[1], steps=steps)["rmse"] for steps in STEPS]
-    by_support = [data.rebuilt(run, "test", rates[1], support=support)["rmse"] for support in SUPPORTS]
-    print("steps   " + "  ".join(f"{steps}: {value:.3f}" for steps, value in zip(STEPS, by_steps, strict=True)))
-    print("support " + "  ".join(f"{most}: {value:.3f}" for most, value in zip(SUPPORTS, by_support, strict=True)))
+    by_support = [
+        data.rebuilt(run, "test", rates[1], support=support)["rmse"] for support in SUPPORTS
+    ]
+    print(
+        "steps   "
+        + "  ".join(f"{steps}: {value:.3f}" for steps, value in zip(STEPS, by_steps, strict=True))
+    )
+    print(
+        "support "
+        + "  ".join(
+            f"{most}: {value:.3f}" for most, value in zip(SUPPORTS, by_support, strict=True)
+        )
+    )
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -187,14 +219,25 @@ def picture(data, run, rates, file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, help="MovieLens, a folder or a zip; default: generated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="MovieLens, a folder or a zip; default: generated"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="of the generated data")
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--fewest", type=int, default=0, help="judge by films that so many training users have rated")
+    parser.add_argument(
+        "--fewest",
+        type=int,
+        default=0,
+        help="judge by films that so many training users have rated",
+    )
     parser.add_argument("--out", type=Path, default=Path("reconstruction.png"))
-    parser.add_argument("--only", nargs="+", choices=LINES, metavar="LINE", help="lines of the table, by name")
+    parser.add_argument(
+        "--only", nargs="+", choices=LINES, metavar="LINE", help="lines of the table, by name"
+    )
     data = Data(parser.parse_args())
     chosen = table(data)
     if chosen:

@@ -1,4 +1,5 @@
-"""Attacks against reductions: a fifth of the clients attack, who still learns?  Writes docs/images/robust.png.
+"""Attacks against reductions: a fifth of the clients attack, who still learns?  Writes
+docs/images/robust.png.
 
     python benchmarks/robust.py
 
@@ -33,7 +34,9 @@ def marked(population, attack):
     """With a column that says what a client does: the attack's number for a random fifth, else 0."""
     bad = np.random.default_rng(1).permutation(len(population)) < round(SHARE * len(population))
     column = np.where(bad, attack, 0).astype(np.float32)[population.owners]
-    return fs.Population({**population.columns, "bad": column}, population.offsets, population.clients)
+    return fs.Population(
+        {**population.columns, "bad": column}, population.offsets, population.clients
+    )
 
 
 def attacking(client):
@@ -55,7 +58,9 @@ def attacking(client):
 def final_loss(task, train, test, settings, rounds, cohort):
     plain = task.model
     model = fs.Model(plain.init, lambda p, b: plain.loss(p, b) + 0 * b["bad"], plain.tables)
-    method = fs.recipes.fedavg(model, optax.sgd(RATE), weights="uniform", steps=10, batch=5, **settings)
+    method = fs.recipes.fedavg(
+        model, optax.sgd(RATE), weights="uniform", steps=10, batch=5, **settings
+    )
     method = method._replace(client=attacking(method.client))
     run = fs.simulate(method, train, sampler=fs.sampling.uniform(cohort), engine="vmap")
     try:
@@ -69,7 +74,12 @@ def table(losses):
     print(f"{'test loss':<16}" + "".join(f"{attack:>20}" for attack in ATTACKS))
     for name in METHODS:
         cells = (losses[name, attack] for attack in ATTACKS)
-        print(f"{name:<16}" + "".join(f"{cell:>20.4f}" if np.isfinite(cell) else f"{'diverged':>20}" for cell in cells))
+        print(
+            f"{name:<16}"
+            + "".join(
+                f"{cell:>20.4f}" if np.isfinite(cell) else f"{'diverged':>20}" for cell in cells
+            )
+        )
 
 
 def picture(losses, start, file, cohort):
@@ -87,12 +97,23 @@ def picture(losses, start, file, cohort):
         for place, value in zip(x, values, strict=True):
             if value > high:
                 text = f"{value:.2f}" if np.isfinite(value) else "diverged"
-                axes.text(place, high - 0.002, text, rotation=90, ha="center", va="top", color="white", fontsize=9)
+                axes.text(
+                    place,
+                    high - 0.002,
+                    text,
+                    rotation=90,
+                    ha="center",
+                    va="top",
+                    color="white",
+                    fontsize=9,
+                )
     axes.axhline(start, color="black", linewidth=1, linestyle="--", label="before training")
     axes.set_ylim(low, high)
     axes.set_xticks(np.arange(len(ATTACKS)), ATTACKS)
     axes.set_ylabel("test loss after training (lower is better)")
-    axes.set_title(f"{SHARE:.0%} of the clients attack; {cohort} clients a round, MovieLens LR (generated)")
+    axes.set_title(
+        f"{SHARE:.0%} of the clients attack; {cohort} clients a round, MovieLens LR (generated)"
+    )
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=len(METHODS) + 1, frameon=False)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -101,18 +122,25 @@ def picture(losses, start, file, cohort):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--cohort", type=int, default=50, help="clients a round, of 302")
     default = Path(__file__).parents[1] / "docs" / "images" / "robust.png"
     parser.add_argument("--out", type=Path, default=default)
     options = parser.parse_args()
     task = fs.tasks.movielens_lr.synthetic(scale=0.05)
-    parts = {attack: (marked(task.train, code), marked(task.test, code)) for attack, code in ATTACKS.items()}
+    parts = {
+        attack: (marked(task.train, code), marked(task.test, code))
+        for attack, code in ATTACKS.items()
+    }
     losses = {}
     for name, settings in METHODS.items():
         for attack, (train, test) in parts.items():
-            losses[name, attack] = final_loss(task, train, test, settings, options.rounds, options.cohort)
+            losses[name, attack] = final_loss(
+                task, train, test, settings, options.rounds, options.cohort
+            )
     table(losses)
     picture(losses, float(np.log(2)), options.out, options.cohort)  # the first model is all zeros
 

@@ -1,7 +1,8 @@
-"""Speed and scaling, each as a ratio to a baseline in the same run.  `make bench`, on a quiet machine.
+"""Speed and scaling, each as a ratio to a baseline in the same run.  `make bench`, on a quiet
+machine.
 
-The contestants take turns in short blocks, so that a slow moment of the machine hits all of them; medians of blocks.
-"""
+The contestants take turns in short blocks, so that a slow moment of the machine hits all of them;
+medians of blocks."""
 
 import argparse
 import statistics
@@ -20,7 +21,8 @@ import fedslice as fs
 
 
 def alternate(contestants, blocks, rounds):
-    """Median milliseconds a round of each contestant: a dict of functions that run a number of rounds."""
+    """Median milliseconds a round of each contestant: a dict of functions that run a number of
+    rounds."""
     for run in contestants.values():
         run(rounds)  # compile and warm up
     times = {name: [] for name in contestants}
@@ -60,9 +62,15 @@ def movielens(blocks):
         {
             "bare sketch (NumPy + JAX)": loop(Sketch(task)),
             "CentralSGD, bare JAX": loop(Central(task)),
-            "fedslice fedsubavg": engine(fs.simulate(method, task.train, sampler=fs.sampling.uniform(K))),
-            "fedslice fedavg": engine(fs.simulate(plain, task.train, sampler=fs.sampling.uniform(K))),
-            "fedslice central": engine(fs.simulate(pooled, task.train.pool(), sampler=fs.sampling.full())),
+            "fedslice fedsubavg": engine(
+                fs.simulate(method, task.train, sampler=fs.sampling.uniform(K))
+            ),
+            "fedslice fedavg": engine(
+                fs.simulate(plain, task.train, sampler=fs.sampling.uniform(K))
+            ),
+            "fedslice central": engine(
+                fs.simulate(pooled, task.train.pool(), sampler=fs.sampling.full())
+            ),
         },
         blocks,
         200,
@@ -78,9 +86,13 @@ def large_table(rows):
     """50 clients of 200 rows each of a table of `rows` x 16."""
     rng = np.random.default_rng(0)
     clients, held, examples = 50, 200, 400
-    item = np.concatenate([rng.choice(rows, held)[rng.integers(held, size=examples)] for _ in range(clients)])
+    item = np.concatenate(
+        [rng.choice(rows, held)[rng.integers(held, size=examples)] for _ in range(clients)]
+    )
     people = fs.Population.from_arrays(
-        np.repeat(np.arange(clients), examples), item=item, label=rng.random(len(item)).astype(np.float32)
+        np.repeat(np.arange(clients), examples),
+        item=item,
+        label=rng.random(len(item)).astype(np.float32),
     )
     table = fs.Table(rows=rows, shape=(16,), fields="item", init=jax.nn.initializers.normal(0.1))
 
@@ -88,12 +100,16 @@ def large_table(rows):
         return (jnp.sum(params["table"][batch["item"]], -1) - batch["label"]) ** 2
 
     model = fs.Model(lambda key: {}, loss, {"table": table})
-    method = fs.recipes.fedsubavg(model, optax.sgd(0.01), heat=people.heat(model), epochs=1, batch=20)
+    method = fs.recipes.fedsubavg(
+        model, optax.sgd(0.01), heat=people.heat(model), epochs=1, batch=20
+    )
     return fs.simulate(method, people, sampler=fs.sampling.full())
 
 
 def scaling(blocks):
-    found = alternate({f"10^{power}": engine(large_table(10**power)) for power in (4, 6, 8)}, blocks, 50)
+    found = alternate(
+        {f"10^{power}": engine(large_table(10**power)) for power in (4, 6, 8)}, blocks, 50
+    )
     print("\nTable of V x 16, 50 clients of 200 rows each; per round")
     for name, value in found.items():
         print(f"V = {name:<8}{value:>8.3f} ms{value / found['10^4']:>8.2f}x")
@@ -101,10 +117,16 @@ def scaling(blocks):
 
 def whole_process():
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "fedslice.cli", "run", "movielens-lr", "--synthetic"]
+        command = [sys.executable, "-m", "fedslice.cli.main", "run", "movielens-lr", "--synthetic"]
         start = time.perf_counter()
-        subprocess.run([*command, "--rounds", "1000", "--eval-every", "1000", "--out", f"{folder}/run"], check=True)
-        print(f"\n1,000 rounds from the shell, with start-up, data, compilation: {time.perf_counter() - start:.1f} s")
+        subprocess.run(
+            [*command, "--rounds", "1000", "--eval-every", "1000", "--out", f"{folder}/run"],
+            check=True,
+        )
+        print(
+            "\n1,000 rounds from the shell, with start-up, data, compilation:"
+            f" {time.perf_counter() - start:.1f} s"
+        )
 
 
 if __name__ == "__main__":

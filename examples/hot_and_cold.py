@@ -1,4 +1,5 @@
-"""FedAvg and FedSubAvg on a recommender whose rows are hot and cold.  Settings on top; read from top to bottom."""
+"""FedAvg and FedSubAvg on a recommender whose rows are hot and cold.  Settings on top; read from
+top to bottom."""
 
 import optax
 
@@ -9,7 +10,10 @@ ROUNDS, COHORT, STEPS, BATCH, RATE = 100, 50, 10, 5, 0.1
 
 task = fs.tasks.movielens_lr.synthetic(scale=SCALE)
 heat = task.train.heat(task.model)
-print(f"{len(task.train):,} clients, {task.train.examples:,} examples, heat dispersion {heat.dispersion:,.0f}")
+print(
+    f"{len(task.train):,} clients, {task.train.examples:,} examples, heat dispersion"
+    f" {heat.dispersion:,.0f}"
+)
 
 work = {"steps": STEPS, "batch": BATCH}
 methods = [

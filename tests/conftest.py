@@ -1,4 +1,5 @@
-"""One compilation cache for all tests and sessions: many compile the same rounds.  Parsed data: each test its own."""
+"""One compilation cache for all tests and sessions: many compile the same rounds.  Parsed data:
+each test its own."""
 
 import os
 import tempfile
@@ -18,7 +19,9 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    jax.config.update("jax_disable_most_optimizations", True)  # tests compile more than they compute
+    jax.config.update(
+        "jax_disable_most_optimizations", True
+    )  # tests compile more than they compute
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from problems import ROWS
 
+from fedslice.data.population import Population
 from fedslice.model import Model, Table, lookup
-from fedslice.population import Population
-from fedslice.simulate import Run
+from fedslice.simulation.run import Run
 
 
 def squares(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:

@@ -1,4 +1,5 @@
-"""The lowest version of each package that pyproject.toml allows, as constraints for pip: see ``make test-oldest``."""
+"""The lowest version of each package that pyproject.toml allows, as constraints for pip: see ``make
+test-oldest``."""
 
 import re
 import tomllib
@@ -7,9 +8,13 @@ from pathlib import Path
 
 def lowest() -> dict[str, str]:
     """Of each package that fedslice, its extras or its tests need."""
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
+        "project"
+    ]
     groups = project["dependencies"], *project["optional-dependencies"].values()
-    needed = [each for group in groups for each in group if not each.startswith(f"{project['name']}[")]
+    needed = [
+        each for group in groups for each in group if not each.startswith(f"{project['name']}[")
+    ]
     return dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in needed)
 
 

@@ -8,15 +8,17 @@ import numpy as np
 import optax
 
 import fedslice as fs
+from fedslice.data.population import Population
 from fedslice.model import Model, Table, lookup
-from fedslice.population import Population
-from fedslice.simulate import Run
+from fedslice.simulation.run import Run
 
 ROWS = 24
 COUNTS = (3, 1, 5, 8, 2, 6, 4)  # unequal on purpose; batches of 4 leave partial ones
 
 
-def arrays(counts: tuple[int, ...] = COUNTS, rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
+def arrays(
+    counts: tuple[int, ...] = COUNTS, rows: int = ROWS, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Columns of a population with two fields for one table, one of them padded, and labels."""
     rng = np.random.default_rng(seed)
     n = sum(counts)
@@ -63,7 +65,9 @@ def run_of(method: Any, population: Population, rounds: int = 0, **settings: Any
 
 def state_bytes(run: Run) -> bytes:
     """Every bit of the server's state and the clients' memory."""
-    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((run.store.state, run.memory)))
+    return b"".join(
+        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((run.store.state, run.memory))
+    )
 
 
 def assert_params_close(left: Any, right: Any, rtol: float = 2e-5, atol: float = 2e-6) -> None:

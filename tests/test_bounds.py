@@ -1,4 +1,5 @@
-"""What pyproject.toml allows can be installed together and works: ``make test-oldest`` runs all tests with it."""
+"""What pyproject.toml allows can be installed together and works: ``make test-oldest`` runs all
+tests with it."""
 
 import re
 from importlib.metadata import version

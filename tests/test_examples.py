@@ -1,4 +1,5 @@
-"""The examples, the README's program and its shell lines run as they stand; the pages' code is code."""
+"""The examples, the README's program and its shell lines run as they stand; the pages' code is
+code."""
 
 import ast
 import re
@@ -9,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedslice.cli import main
-from fedslice.example import clicks
+from fedslice.cli.example import clicks
+from fedslice.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,15 +27,25 @@ def test_the_readme_program(
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code.replace("scale=0.25", "scale=0.02").replace("uniform(50)", "uniform(20)"), "README", "exec"), {})
+    exec(
+        compile(
+            code.replace("scale=0.25", "scale=0.02").replace("uniform(50)", "uniform(20)"),
+            "README",
+            "exec",
+        ),
+        {},
+    )
     assert "round 200: 20 clients" in capsys.readouterr().out
     assert (tmp_path / "runs" / "demo" / "checkpoint.safetensors").exists()
 
 
 def shell_lines(page: Path) -> list[str]:
-    """The commands of the page's indented blocks, without comments; lines that end in a backslash are one."""
+    """The commands of the page's indented blocks, without comments; lines that end in a backslash
+    are one."""
     text = page.read_text().replace("\\\n", " ")
-    return [line.partition(" # ")[0] for line in re.findall(r"^    (fedslice .*)$", text, re.MULTILINE)]
+    return [
+        line.partition(" # ")[0] for line in re.findall(r"^    (fedslice .*)$", text, re.MULTILINE)
+    ]
 
 
 def smaller(words: list[str]) -> list[str]:
@@ -51,7 +62,14 @@ def test_the_readme_shell_lines_run_word_for_word(
     """In a fresh folder, in their order: what a line needs an earlier one has made."""
     monkeypatch.chdir(tmp_path)
     lines = shell_lines(ROOT / "README.md")
-    assert {line.split()[1] for line in lines} >= {"example", "run", "compare", "recommend", "heat", "export"}
+    assert {line.split()[1] for line in lines} >= {
+        "example",
+        "run",
+        "compare",
+        "recommend",
+        "heat",
+        "export",
+    }
     for line in lines:
         assert main(smaller(shlex.split(line)[1:])) == 0, f"{line}\n{capsys.readouterr().err}"
     assert "Movie " in capsys.readouterr().out  # recommended
@@ -60,9 +78,12 @@ def test_the_readme_shell_lines_run_word_for_word(
 
 
 def test_the_example_log_has_something_to_learn() -> None:
-    """Users' favourite categories are clicked on more often: rates by user and category spread beyond chance."""
+    """Users' favourite categories are clicked on more often: rates by user and category spread
+    beyond chance."""
     log = clicks()
-    _, group, size = np.unique(np.char.add(log["user"], log["category"]), return_inverse=True, return_counts=True)
+    _, group, size = np.unique(
+        np.char.add(log["user"], log["category"]), return_inverse=True, return_counts=True
+    )
     rate, mean = np.bincount(group, log["clicked"]) / size, log["clicked"].mean()
     chosen = size >= 5
     chance = np.mean(mean * (1 - mean) / size[chosen])  # variance if all had the same rate
@@ -90,7 +111,11 @@ def test_the_page_on_own_models_runs() -> None:
     code, flax, equinox = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     rng = np.random.default_rng(0)
     user = rng.integers(25, size=200)
-    given = {"user": user, "item": rng.integers(300, size=200), "history": rng.integers(-1, 300, size=(200, 4))}
+    given = {
+        "user": user,
+        "item": rng.integers(300, size=200),
+        "history": rng.integers(-1, 300, size=(200, 4)),
+    }
     scope: dict[str, object] = {**given, "label": rng.integers(2, size=200).astype(np.float32)}
     exec(compile(code.replace("train(100)", "train(2)"), "page", "exec"), scope)
     assert scope["run"].round == 2  # type: ignore[attr-defined]

@@ -9,17 +9,22 @@ import pytest
 from problems import ROWS, logistic, people
 
 import fedslice as fs
-from fedslice import parts
+from fedslice.data import halves
+from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.model import Model, Table
-from fedslice.population import Population
 from fedslice.stage import mean
 
 
 def held_rows(population: Population) -> list[set[int]]:
     return [
-        {int(i) for f in ("item", "history") for i in np.ravel(population.columns[f][a:b]) if i >= 0}
+        {
+            int(i)
+            for f in ("item", "history")
+            for i in np.ravel(population.columns[f][a:b])
+            if i >= 0
+        }
         for a, b in zip(population.offsets[:-1], population.offsets[1:], strict=True)
     ]
 
@@ -32,7 +37,10 @@ def test_coefficients(weights: str) -> None:
     unheld = set(range(ROWS)) - set().union(*sets)
     assert unheld
     ids = np.random.default_rng(0).permutation(ROWS)
-    expected = [1.0 if i in unheld else w.sum() / sum(w[c] for c, s in enumerate(sets) if i in s) for i in ids.tolist()]
+    expected = [
+        1.0 if i in unheld else w.sum() / sum(w[c] for c, s in enumerate(sets) if i in s)
+        for i in ids.tolist()
+    ]
     heat = population.heat(logistic())
     np.testing.assert_allclose(heat.coefficient("w", ids, weights), expected, rtol=1e-6)
     counts = [sum(i in s for s in sets) for i in sorted(set().union(*sets))]
@@ -49,12 +57,14 @@ def test_clients_without_data_do_not_count() -> None:
     assert emptied.clients == without.clients == 6
     for weights in ("uniform", "examples"):
         np.testing.assert_array_equal(
-            emptied.coefficient("w", np.arange(ROWS), weights), without.coefficient("w", np.arange(ROWS), weights)
+            emptied.coefficient("w", np.arange(ROWS), weights),
+            without.coefficient("w", np.arange(ROWS), weights),
         )
 
 
 def test_clients_count_for_what_they_are_said_to() -> None:
-    """Client 3 for nothing: its rows are as if it were not there, and rows that it alone holds are nobody's."""
+    """Client 3 for nothing: its rows are as if it were not there, and rows that it alone holds are
+    nobody's."""
     whole = people()
     counts = np.array([5, 1, 2, 0, 9, 1, 3])
     heat, sets = whole.heat(logistic(), counts), held_rows(whole)
@@ -62,8 +72,12 @@ def test_clients_count_for_what_they_are_said_to() -> None:
     assert set().union(*sets) > set(rows)
     assert (heat.clients, heat.examples, heat.ids["w"].tolist()) == (6, 21, rows)
     expected = [21 / sum(counts[i] for i, held in enumerate(sets) if row in held) for row in rows]
-    np.testing.assert_allclose(heat.coefficient("w", np.array(rows), "examples"), expected, rtol=1e-6)
-    uniform = [6 / sum(row in held and counts[i] > 0 for i, held in enumerate(sets)) for row in rows]
+    np.testing.assert_allclose(
+        heat.coefficient("w", np.array(rows), "examples"), expected, rtol=1e-6
+    )
+    uniform = [
+        6 / sum(row in held and counts[i] > 0 for i, held in enumerate(sets)) for row in rows
+    ]
     np.testing.assert_allclose(heat.coefficient("w", np.array(rows), "uniform"), uniform, rtol=1e-6)
 
 
@@ -72,7 +86,11 @@ def test_several_tables_have_their_own_heat() -> None:
     model = Model(lambda key: {}, lambda p, b: jnp.zeros(len(b["i"])), tables)
     population = Population.from_arrays([0, 0, 1], i=[0, 1, 1], j=[6, 6, 6])
     heat = population.heat(model)
-    assert {name: heat.counts(name).tolist() for name in tables} == {"a": [1, 2], "b": [1, 2], "c": [2]}
+    assert {name: heat.counts(name).tolist() for name in tables} == {
+        "a": [1, 2],
+        "b": [1, 2],
+        "c": [2],
+    }
     assert heat.dispersion == 2
     assert heat.sparsity == pytest.approx(
         (1 + 2 + 2 * (1 + 2) + 2) / (2 + 2 * 2 + 1) / 2
@@ -109,7 +127,9 @@ def test_heat_of_other_columns_or_another_population_is_refused_where_they_meet(
     """Rows that it does not know would get coefficient 1 without a word."""
 
     def model(field: str) -> Model:
-        return Model(lambda key: {}, lambda p, b: (p["w"][b[field]] - 1) ** 2, {"w": Table(10, field)})
+        return Model(
+            lambda key: {}, lambda p, b: (p["w"][b[field]] - 1) ** 2, {"w": Table(10, field)}
+        )
 
     people = Population.from_arrays([0, 0, 1, 2], item=[0, 1, 2, 0], other=[0, 1, 2, 0])
     ids = Population.from_arrays([0, 1, 2, 3], item=[0, 1, 1, 1])
@@ -118,7 +138,11 @@ def test_heat_of_other_columns_or_another_population_is_refused_where_they_meet(
     def start(heat: Heat, fair: bool = False) -> None:
         how: dict[str, Any] = {"heat": heat, "steps": 1, "batch": 1}
         own = model("item")
-        method = fs.recipes.qffl(own, 0.1, **how) if fair else fs.recipes.fedsubavg(own, optax.sgd(0.1), **how)
+        method = (
+            fs.recipes.qffl(own, 0.1, **how)
+            if fair
+            else fs.recipes.fedsubavg(own, optax.sgd(0.1), **how)
+        )
         fs.simulate(method, people, sampler=fs.sampling.full())
 
     start(people.heat(model("item")))
@@ -134,9 +158,11 @@ def test_heat_of_other_columns_or_another_population_is_refused_where_they_meet(
 
 
 def test_heat_of_query_examples_may_know_less() -> None:
-    model = Model(lambda key: {}, lambda p, b: (p["w"][b["item"]] - 1) ** 2, {"w": Table(10, "item")})
+    model = Model(
+        lambda key: {}, lambda p, b: (p["w"][b["item"]] - 1) ** 2, {"w": Table(10, "item")}
+    )
     people = Population.from_arrays([0, 0, 1], item=[0, 1, 2], time=[1, 2, 3])
-    heat = parts.heat(people, "time", model)
+    heat = halves.heat(people, "time", model)
     assert (heat.clients, heat.ids["w"].tolist()) == (1, [1])
     how: dict[str, Any] = {"inner_rate": 0.1, "split": "time", "steps": 1, "batch": 1}
     method = fs.recipes.maml(model, optax.sgd(0.1), heat=heat, first_order=True, **how)

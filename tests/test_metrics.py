@@ -10,7 +10,7 @@ import pytest
 
 import fedslice as fs
 from fedslice import metrics
-from fedslice.evaluate import Evaluator
+from fedslice.evaluation.scores import Evaluator
 
 
 def by_pairs(score: np.ndarray, label: np.ndarray) -> float:
@@ -69,16 +69,19 @@ def test_auc_of_ties_and_of_nothing() -> None:
     assert np.isnan(area(np.zeros(0), np.zeros(0)))
 
 
-def test_chunks_do_not_change_a_figure(people: fs.Population, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_a_figure(
+    people: fs.Population, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = Evaluator(model(), people)({"bias": jnp.zeros(())})
-    monkeypatch.setattr(sys.modules["fedslice.evaluate"], "CHUNK", 20)
+    monkeypatch.setattr(sys.modules["fedslice.evaluation.scores"], "CHUNK", 20)
     parts = Evaluator(model(), people)
     assert len(parts.chunks) > 5
     assert parts({"bias": jnp.zeros(())}).pooled == pytest.approx(whole.pooled, rel=1e-6)
 
 
 def test_chunks_are_small_where_the_model_is_wide(people: fs.Population) -> None:
-    """A loss that blows an example up to 2^20 numbers inside a loop is scored four examples at a time."""
+    """A loss that blows an example up to 2^20 numbers inside a loop is scored four examples at a
+    time."""
 
     def loss(params: fs.types.Params, batch: fs.types.Batch) -> jax.Array:
         def step(carry: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -91,7 +94,8 @@ def test_chunks_are_small_where_the_model_is_wide(people: fs.Population) -> None
 
 
 def test_noise_is_new_in_each_step_and_absent_from_evaluation() -> None:
-    """Gradient = the noise of the step; with rate 1 the update is minus the sum of the steps' noises."""
+    """Gradient = the noise of the step; with rate 1 the update is minus the sum of the steps'
+    noises."""
 
     def loss(params: fs.types.Params, batch: fs.types.Batch) -> jax.Array:
         key = batch.get("step_key")
@@ -110,6 +114,10 @@ def test_noise_is_new_in_each_step_and_absent_from_evaluation() -> None:
         moves.append(np.diff(seen))
         assert fs.evaluate(run, people).pooled["loss"] == 0
     assert len({*np.round(np.abs(np.concatenate(moves)), 6)}) == 4  # by round and by step
-    again = fs.simulate(fs.recipes.fedavg(noisy, optax.sgd(1.0), steps=1, batch=1), people, sampler=fs.sampling.full())
+    again = fs.simulate(
+        fs.recipes.fedavg(noisy, optax.sgd(1.0), steps=1, batch=1),
+        people,
+        sampler=fs.sampling.full(),
+    )
     again.train(1, progress=False)
     assert float(again.params()["w"]) == pytest.approx(moves[0][0])

@@ -26,7 +26,12 @@ COLUMNS = {"i": np.zeros(4, int), "j": np.zeros((4, 2), int), "x": np.zeros(4), 
 
 
 def test_spaces_group_tables_by_fields() -> None:
-    tables = {"a": Table(5, ("i",)), "b": Table(5, "i", (2,)), "c": Table(5, ("j", "k")), "d": Table(3, "x")}
+    tables = {
+        "a": Table(5, ("i",)),
+        "b": Table(5, "i", (2,)),
+        "c": Table(5, ("j", "k")),
+        "d": Table(3, "x"),
+    }
     model = Model(lambda key: {}, lambda p, b: b["x"], tables)
     assert model.space_of == {"a": "a", "b": "a", "c": "c", "d": "d"}
     assert model.spaces == {"a": ("i",), "c": ("j", "k"), "d": ("x",)}
@@ -43,12 +48,30 @@ def test_spaces_group_tables_by_fields() -> None:
             lambda: Table(3, "i", (8,), jax.nn.initializers.glorot_uniform()),
             r"one row at a time.*sqrt\(6 / \(rows \+ width",
         ),
-        (lambda: Table(3, "i", (8,), lambda key, shape: jnp.zeros(3)), r"a row of shape \(8,\), this one makes \(3,\)"),
-        (lambda: Model(lambda k: {"w": jnp.zeros(2)}, loss, {"w": Table(3, "i")}), r"'w'.*leave tables out of init"),
+        (
+            lambda: Table(3, "i", (8,), lambda key, shape: jnp.zeros(3)),
+            r"a row of shape \(8,\), this one makes \(3,\)",
+        ),
+        (
+            lambda: Model(lambda k: {"w": jnp.zeros(2)}, loss, {"w": Table(3, "i")}),
+            r"'w'.*leave tables out of init",
+        ),
         (lambda: Model(zero, loss, {}, local=("v",)), r"'v'.*not among the leaves of init.*'b'"),
-        (lambda: Model(zero, loss, {"w": Table(3, "i"), "v": Table(4, "i")}), "equal numbers of rows"),
+        (
+            lambda: Model(zero, loss, {"w": Table(3, "i"), "v": Table(4, "i")}),
+            "equal numbers of rows",
+        ),
     ],
-    ids=["rows", "fields", "too many", "glorot", "shape", "table in init", "unknown local", "sizes"],
+    ids=[
+        "rows",
+        "fields",
+        "too many",
+        "glorot",
+        "shape",
+        "table in init",
+        "unknown local",
+        "sizes",
+    ],
 )
 def test_impossible_models_are_refused(make: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
@@ -68,13 +91,19 @@ def test_impossible_models_are_refused(make: Any, words: str) -> None:
     ids=["[]", "get", "unpacked", "copied", "items", "in"],
 )
 def test_columns_that_the_loss_reads_are_found_however_it_reads_them(reads: Any) -> None:
-    """A column that is not found is not given to the loss, which then fails or, with ``in``, silently goes without."""
+    """A column that is not found is not given to the loss, which then fails or, with ``in``,
+    silently goes without."""
     model = Model(zero, lambda p, b: loss(p, b) + reads(b), {"w": Table(3, "i")})
     assert {"i", "x"} <= model.fields(COLUMNS)
 
 
 def test_columns_that_nobody_reads_are_left_out() -> None:
-    model = Model(zero, lambda p, b: loss(p, b) + b["x"], {"w": Table(3, "i")}, metrics={"m": lambda p, b: b["y"]})
+    model = Model(
+        zero,
+        lambda p, b: loss(p, b) + b["x"],
+        {"w": Table(3, "i")},
+        metrics={"m": lambda p, b: b["y"]},
+    )
     assert model.fields(COLUMNS) == {"i", "x", "y"}
     assert Model(zero, loss, {"w": Table(3, "i")}).fields(COLUMNS) == {"i"}
 
@@ -121,10 +150,16 @@ def test_tables_of_one_model_start_differently() -> None:
 
 
 def test_local_leaves_are_not_shared() -> None:
-    model = Model(lambda k: {"g": jnp.zeros(2), "l": jax.random.normal(k, (2,))}, lambda p, b: b["x"], local="l")
+    model = Model(
+        lambda k: {"g": jnp.zeros(2), "l": jax.random.normal(k, (2,))},
+        lambda p, b: b["x"],
+        local="l",
+    )
     assert set(model.dense(jax.random.key(0))) == set(model.params(jax.random.key(0), {})) == {"g"}
     assert set(model.fresh(jax.random.key(0))) == {"l"}
-    assert not np.array_equal(model.fresh(jax.random.key(0))["l"], model.fresh(jax.random.key(1))["l"])
+    assert not np.array_equal(
+        model.fresh(jax.random.key(0))["l"], model.fresh(jax.random.key(1))["l"]
+    )
     assert logistic().fresh(jax.random.key(0)) == {}
 
 

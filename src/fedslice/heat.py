@@ -1,8 +1,8 @@
 """Heat: n_m, the number of clients that hold row m, and the coefficients that correct for it.
 
-Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.  The update of row m is
-multiplied by N / n_m; with clients weighted by their examples, by sum_i w_i / sum_{i: m in S(i)} w_i.
-"""
+Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.  The
+update of row m is multiplied by N / n_m; with clients weighted by their examples, by sum_i w_i /
+sum_{i: m in S(i)} w_i."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -39,19 +39,30 @@ class Heat(NamedTuple):
         >>> Heat(4, 10.0, {"w": np.array([3])}, {"w": np.array([[4.0, 10.0]])}).check({"w": 9})
         """
         if not rows:
-            raise InputError("the model has no tables, so heat has nothing to correct: use fedavg, or leave heat out")
+            raise InputError(
+                "the model has no tables, so heat has nothing to correct: use fedavg, or leave"
+                " heat out"
+            )
         other = "compute it for this model, population.heat(model)"
         if set(rows) != set(self.ids):
-            raise InputError(f"the heat is of tables {sorted(self.ids)}, the model has {sorted(rows)}: {other}")
+            raise InputError(
+                f"the heat is of tables {sorted(self.ids)}, the model has {sorted(rows)}: {other}"
+            )
         for name, ids in self.ids.items():
-            if self.rows.get(name, rows[name]) != rows[name] or (len(ids) and ids[-1] >= rows[name]):
+            if self.rows.get(name, rows[name]) != rows[name] or (
+                len(ids) and ids[-1] >= rows[name]
+            ):
                 raise InputError(
-                    f"the heat is of another table {name!r} than the model's of {rows[name]} rows: {other}"
+                    f"the heat is of another table {name!r} than the model's of {rows[name]} rows:"
+                    f" {other}"
                 )
 
-    def check_population(self, fields: Mapping[str, tuple[str, ...]], held: Mapping[str, np.ndarray] | None) -> None:
-        """Refuse the heat of other columns, by the ``fields`` that index each table, and that of another population,
-        which does not know a row that is ``held`` in this one: it would not be corrected.
+    def check_population(
+        self, fields: Mapping[str, tuple[str, ...]], held: Mapping[str, np.ndarray] | None
+    ) -> None:
+        """Refuse the heat of other columns, by the ``fields`` that index each table, and that of
+        another population, which does not know a row that is ``held`` in this one: it would not be
+        corrected.
 
         >>> heat = Heat(4, 10.0, {"w": np.array([3])}, {"w": np.array([[4.0, 10.0]])}, fields={"w": ("item",)})
         >>> heat.check_population({"w": ("item",)}, {"w": np.array([3])})
@@ -59,21 +70,26 @@ class Heat(NamedTuple):
         for name, given in self.fields.items():
             if name in fields and tuple(given) != tuple(fields[name]):
                 raise InputError(
-                    f"the heat of table {name!r} counts the ids in {', '.join(given)}, the model reads it by "
-                    f"{', '.join(fields[name])}: compute it for this model, population.heat(model)"
+                    f"the heat of table {name!r} counts the ids in {', '.join(given)}, the model"
+                    f" reads it by {', '.join(fields[name])}: compute it for this model,"
+                    " population.heat(model)"
                 )
         for name, ids in (held or {}).items():
             if len(unknown := np.setdiff1d(ids, self.ids[name], assume_unique=True)):
                 raise InputError(
-                    f"the heat is of another population: it does not know {len(unknown):,} of the {len(ids):,} rows of "
-                    f"table {name!r} that clients hold here, row {unknown[0]} for one. Compute it where you train, "
-                    "population.heat(model)"
+                    f"the heat is of another population: it does not know {len(unknown):,} of the"
+                    f" {len(ids):,} rows of table {name!r} that clients hold here, row {unknown[0]}"
+                    " for one. Compute it where you train, population.heat(model)"
                 )
 
     def coefficient(self, table: str, ids: np.ndarray, weights: str) -> np.ndarray:
-        """float32 factor of each row: N / n_m, or its sample-weighted form; 1 for rows that nobody holds."""
+        """float32 factor of each row: N / n_m, or its sample-weighted form; 1 for rows that nobody
+        holds."""
         if table not in self.ids:
-            raise InputError(f"the heat knows no table {table!r}, only {sorted(self.ids)}: compute it for this model")
+            raise InputError(
+                f"the heat knows no table {table!r}, only {sorted(self.ids)}: compute it for this"
+                " model"
+            )
         known = self.ids[table]
         out = np.ones(len(ids))
         if len(known):
@@ -90,15 +106,18 @@ class Heat(NamedTuple):
 
     @property
     def sparsity(self) -> float:
-        """The mean over the model's numbers of the share of clients that hold them, n_m / N: 1 for dense ones; rows
-        that nobody holds do not count.  The name is Ding et al.'s: the larger it is, the *denser* are the slices.
+        """The mean over the model's numbers of the share of clients that hold them, n_m / N: 1 for
+        dense ones; rows that nobody holds do not count.  The name is Ding et al.'s: the larger it
+        is, the *denser* are the slices.
 
         >>> Heat(4, 10.0, {"w": np.array([3, 8])}, {"w": np.array([[4, 10], [1, 2]])}, {"w": 2}, dense=1).sparsity
         0.7
         """
         widths = {table: self.widths.get(table, 1) for table in self.ids}
         numbers = self.dense + sum(widths[table] * len(ids) for table, ids in self.ids.items())
-        held = self.dense + sum(widths[table] * self.counts(table).sum() for table in self.ids) / max(1, self.clients)
+        held = self.dense + sum(
+            widths[table] * self.counts(table).sum() for table in self.ids
+        ) / max(1, self.clients)
         return float(held / numbers) if numbers else 1.0
 
     def histogram(self, bins: int = 20) -> tuple[np.ndarray, np.ndarray]:

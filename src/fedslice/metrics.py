@@ -1,8 +1,9 @@
-"""Figures that are more than a mean over examples: ratios, roots, and the exact area under the ROC curve.
+"""Figures that are more than a mean over examples: ratios, roots, and the exact area under the ROC
+curve.
 
-A model's metric is a function ``f(params, batch) -> [batch]``, whose mean over examples is taken, or one of these.  The
-less, the better, but for those made with ``more``, AUC, and plain functions that are called accuracy and the like.
-"""
+A model's metric is a function ``f(params, batch) -> [batch]``, whose mean over examples is taken,
+or one of these.  The less, the better, but for those made with ``more``, AUC, and plain functions
+that are called accuracy and the like."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -10,15 +11,15 @@ from typing import NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.types import Array, Batch, Params
+from fedslice.arrays import Array, Batch, Params
 
 PerExample: TypeAlias = Callable[[Params, Batch], Array]
 
 
 class Metric(NamedTuple):
-    """``values`` gives two numbers for each example, [batch] each; ``figure`` makes one of those of many examples, and
-    ``grouped(left, right, owners, clients)`` one for each client (NaN where it has none).  With ``more`` a larger
-    figure is better."""
+    """``values`` gives two numbers for each example, [batch] each; ``figure`` makes one of those of
+    many examples, and ``grouped(left, right, owners, clients)`` one for each client (NaN where it
+    has none).  With ``more`` a larger figure is better."""
 
     values: Callable[[Params, Batch], tuple[Array, Array]]
     figure: Callable[[np.ndarray, np.ndarray], float]
@@ -26,7 +27,13 @@ class Metric(NamedTuple):
     more: bool = False
 
 
-RISING = ("accuracy", "auc", "precision", "recall", "f1")  # names of plain functions that are better the larger
+RISING = (
+    "accuracy",
+    "auc",
+    "precision",
+    "recall",
+    "f1",
+)  # names of plain functions that are better the larger
 
 
 def ratio(f: Callable[[Params, Batch], tuple[Array, Array]], more: bool = False) -> Metric:
@@ -58,13 +65,16 @@ def root(f: PerExample) -> Metric:
 
 
 def auc(score: PerExample, label: str = "label") -> Metric:
-    """Area under the ROC curve of ``score`` for the field ``label``, 0 or 1; exact, ties count one half.
+    """Area under the ROC curve of ``score`` for the field ``label``, 0 or 1; exact, ties count one
+    half.
 
     >>> curve = auc(lambda params, batch: batch["score"])
     >>> curve.figure(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
     0.875
     """
-    return Metric(lambda params, batch: (score(params, batch), batch[label]), _area, _areas, more=True)
+    return Metric(
+        lambda params, batch: (score(params, batch), batch[label]), _area, _areas, more=True
+    )
 
 
 def _counting(f: PerExample) -> Callable[[Params, Batch], tuple[Array, Array]]:
@@ -83,9 +93,13 @@ def _sums(
     def figure(left: np.ndarray, right: np.ndarray) -> float:
         return float(after(left.sum() / right.sum())) if right.sum() else float("nan")
 
-    def grouped(left: np.ndarray, right: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
+    def grouped(
+        left: np.ndarray, right: np.ndarray, owners: np.ndarray, clients: int
+    ) -> np.ndarray:
         top, bottom = (np.bincount(owners, each, minlength=clients) for each in (left, right))
-        return np.asarray(after(np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan)))
+        return np.asarray(
+            after(np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan))
+        )
 
     return Metric(f, figure, grouped, more)
 
@@ -95,7 +109,8 @@ def _area(score: np.ndarray, label: np.ndarray) -> float:
 
 
 def _areas(score: np.ndarray, label: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
-    """Mann-Whitney for each client: (rank sum of its positives - n1 (n1 + 1) / 2) / (n1 n0), ties at mean rank."""
+    """Mann-Whitney for each client: (rank sum of its positives - n1 (n1 + 1) / 2) / (n1 n0), ties
+    at mean rank."""
     order = np.lexsort((score, owners))
     score, label, owners = score[order], label[order] > 0.5, owners[order]
     start = np.searchsorted(owners, np.arange(clients))
@@ -103,7 +118,11 @@ def _areas(score: np.ndarray, label: np.ndarray, owners: np.ndarray, clients: in
     new = np.ones(len(score), bool)
     new[1:] = (score[1:] != score[:-1]) | (owners[1:] != owners[:-1])
     group = np.cumsum(new) - 1
-    rank = (np.bincount(group, rank) / np.maximum(np.bincount(group), 1))[group] if len(score) else rank
+    rank = (
+        (np.bincount(group, rank) / np.maximum(np.bincount(group), 1))[group]
+        if len(score)
+        else rank
+    )
     good = np.bincount(owners, label, minlength=clients)
     pairs = good * (np.bincount(owners, minlength=clients) - good)
     above = np.bincount(owners, np.where(label, rank, 0), minlength=clients) - good * (good + 1) / 2

@@ -1,4 +1,5 @@
-"""A model: dense leaves that everyone holds, tables of which a client holds a few rows, local leaves that stay home."""
+"""A model: dense leaves that everyone holds, tables of which a client holds a few rows, local
+leaves that stay home."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedslice.arrays import Array, Batch, Key, Params
 from fedslice.errors import InputError
 from fedslice.metrics import RISING, Metric, PerExample, mean
-from fedslice.types import Array, Batch, Key, Params
 
 RowInit: TypeAlias = Callable[[Key, tuple[int, ...]], Array]
 
@@ -20,8 +21,9 @@ RowInit: TypeAlias = Callable[[Key, tuple[int, ...]], Array]
 class Table:
     """A leaf of ``rows`` rows, each of the given ``shape``, indexed by the batch ``fields``.
 
-    ``init`` is called as a ``jax.nn.initializers`` function, once for each row with a key of its own, so a row's first
-    value depends on (seed, table, row) alone.  Ids below zero in a field are padding and belong to no row.
+    ``init`` is called as a ``jax.nn.initializers`` function, once for each row with a key of its
+    own, so a row's first value depends on (seed, table, row) alone.  Ids below zero in a field are
+    padding and belong to no row.
 
     >>> Table(rows=1000, shape=(16,), fields=("item", "history")).width
     16
@@ -36,21 +38,30 @@ class Table:
         if isinstance(self.fields, str):
             object.__setattr__(self, "fields", (self.fields,))
         if not 1 <= self.rows < 2**63 or not self.fields:
-            raise InputError(f"a table needs at least one row, fewer than 2^63, and one batch field, got {self}")
+            raise InputError(
+                f"a table needs at least one row, fewer than 2^63, and one batch field, got {self}"
+            )
         self._check_init()
 
     def _check_init(self) -> None:
         try:
-            made = jax.eval_shape(lambda key: self.init(key, tuple(self.shape)), jax.random.key(0)).shape
+            made = jax.eval_shape(
+                lambda key: self.init(key, tuple(self.shape)), jax.random.key(0)
+            ).shape
         except (ValueError, TypeError, IndexError) as error:
             raise InputError(
-                f"a table's init makes one row at a time, here of shape {tuple(self.shape)}, and this one cannot "
-                f"({error}). Initialisers that look at the whole table, such as Glorot's, depend on its size: give "
-                "their spread yourself, jax.nn.initializers.normal(stddev) or, for glorot_uniform, lambda key, "
-                "shape: jax.random.uniform(key, shape, minval=-b, maxval=b) with b = sqrt(6 / (rows + width))"
+                f"a table's init makes one row at a time, here of shape {tuple(self.shape)}, and"
+                f" this one cannot ({error}). Initialisers that look at the whole table, such as"
+                " Glorot's, depend on its size: give their spread yourself,"
+                " jax.nn.initializers.normal(stddev) or, for glorot_uniform, lambda key, shape:"
+                " jax.random.uniform(key, shape, minval=-b, maxval=b) with b = sqrt(6 / (rows +"
+                " width))"
             ) from error
         if made != tuple(self.shape):
-            raise InputError(f"a table's init must make a row of shape {tuple(self.shape)}, this one makes {made}")
+            raise InputError(
+                f"a table's init must make a row of shape {tuple(self.shape)}, this one makes"
+                f" {made}"
+            )
 
     @property
     def width(self) -> int:
@@ -59,9 +70,13 @@ class Table:
 
     def make(self, key: Key, ids: np.ndarray) -> Array:
         """The first values of the rows ``ids``."""
-        padded = np.zeros(1 << max(0, len(ids) - 1).bit_length(), np.int64)  # few shapes: few compilations
+        padded = np.zeros(
+            1 << max(0, len(ids) - 1).bit_length(), np.int64
+        )  # few shapes: few compilations
         padded[: len(ids)] = ids
-        parts = (jnp.asarray(part.astype(np.uint32)) for part in (padded >> 32, padded & 0xFFFFFFFF))
+        parts = (
+            jnp.asarray(part.astype(np.uint32)) for part in (padded >> 32, padded & 0xFFFFFFFF)
+        )
         return _row_maker(self.init, self.shape)(key, *parts)[: len(ids)]
 
 
@@ -79,12 +94,14 @@ def _row_maker(init: RowInit, shape: tuple[int, ...]) -> Callable[[Key, Array, A
 class Model:
     """What is trained.
 
-    ``init(key)`` returns a dict with the dense and local leaves (any pytree behind each name); tables are declared, not
-    initialised.  ``loss(params, batch)`` gives one loss for each example; in it ``params[table][batch[field]]`` looks
-    rows up just as with a full table; where ids may be padding, :func:`lookup` does.  ``metrics`` are functions of the
-    same form, averaged over examples, or values of :mod:`fedslice.metrics`.  In training the batches of a ``noisy``
-    model have a field ``step_key``, new in each step, for dropout and the like; in evaluation there is none.
-    ``ranges`` says which whole numbers other fields may hold: 10 for classes 0 to 9, ``range(-1, 10)`` with padding.
+    ``init(key)`` returns a dict with the dense and local leaves (any pytree behind each name);
+    tables are declared, not initialised.  ``loss(params, batch)`` gives one loss for each example;
+    in it ``params[table][batch[field]]`` looks rows up just as with a full table; where ids may be
+    padding, :func:`lookup` does.  ``metrics`` are functions of the same form, averaged over
+    examples, or values of :mod:`fedslice.metrics`.  In training the batches of a ``noisy`` model
+    have a field ``step_key``, new in each step, for dropout and the like; in evaluation there is
+    none. ``ranges`` says which whole numbers other fields may hold: 10 for classes 0 to 9,
+    ``range(-1, 10)`` with padding.
 
     >>> model = Model(
     ...     init=lambda key: {"bias": jnp.zeros(())},
@@ -108,42 +125,59 @@ class Model:
             object.__setattr__(self, "local", (self.local,))
         for name, span in self.spans.items():
             if not isinstance(span, range) or span.step != 1 or not len(span):
-                raise InputError(f"ranges={{{name!r}: {span!r}}}: give a number of classes, or range(-1, classes)")
+                raise InputError(
+                    f"ranges={{{name!r}: {span!r}}}: give a number of classes, or range(-1,"
+                    " classes)"
+                )
         leaves = jax.eval_shape(self.init, jax.random.key(0))
         if not isinstance(leaves, dict):
-            raise InputError(f"init must return a dict of named leaves, got {type(leaves).__name__}")
+            raise InputError(
+                f"init must return a dict of named leaves, got {type(leaves).__name__}"
+            )
         names = set(leaves)
         if both := names & set(self.tables):
-            raise InputError(f"init returns {sorted(both)}, declared as tables too: leave tables out of init")
+            raise InputError(
+                f"init returns {sorted(both)}, declared as tables too: leave tables out of init"
+            )
         if missing := set(self.local) - names:
-            raise InputError(f"local names {sorted(missing)} are not among the leaves of init: {sorted(names)}")
+            raise InputError(
+                f"local names {sorted(missing)} are not among the leaves of init: {sorted(names)}"
+            )
         owner: dict[str, tuple[str, ...]] = {}
         for table in self.tables.values():
             for field_name in table.fields:
                 if owner.setdefault(field_name, table.fields) != table.fields:
                     raise InputError(
-                        f"field {field_name!r} indexes tables with fields {owner[field_name]} and {table.fields}: give "
-                        "both tables the same fields, or the field under a second name to one of them"
+                        f"field {field_name!r} indexes tables with fields {owner[field_name]} and"
+                        f" {table.fields}: give both tables the same fields, or the field under a"
+                        " second name to one of them"
                     )
         sizes: dict[str, int] = {}
         for name, table in self.tables.items():
             if sizes.setdefault(self.space_of[name], table.rows) != table.rows:
-                raise InputError(f"tables indexed by {table.fields} must have equal numbers of rows")
+                raise InputError(
+                    f"tables indexed by {table.fields} must have equal numbers of rows"
+                )
 
     @property
     def spans(self) -> dict[str, range]:
         """The declared ranges, from the lowest to before the highest number."""
-        return {name: range(given) if isinstance(given, int) else given for name, given in self.ranges.items()}
+        return {
+            name: range(given) if isinstance(given, int) else given
+            for name, given in self.ranges.items()
+        }
 
     @cached_property
     def tried(self) -> set[str]:
-        """Fields whose padding the model was seen to pass over (see :mod:`fedslice.meeting`).  A mask is taken to be
-        made of the ids themselves: one that is a column of its own is tried on the first population alone."""
+        """Fields whose padding the model was seen to pass over (see
+        :mod:`fedslice.data.compatibility`).  A mask is taken to be made of the ids themselves: one
+        that is a column of its own is tried on the first population alone."""
         return set()
 
     @property
     def space_of(self) -> dict[str, str]:
-        """For each table its *index space*: tables with the same fields share it, under the first one's name."""
+        """For each table its *index space*: tables with the same fields share it, under the first
+        one's name."""
         first: dict[tuple[str, ...], str] = {}
         return {name: first.setdefault(table.fields, name) for name, table in self.tables.items()}
 
@@ -158,32 +192,47 @@ class Model:
 
     def fresh(self, key: Key) -> Params:
         """First values of the local leaves, drawn anew from ``key``."""
-        return {name: leaf for name, leaf in self.init(key).items() if name in self.local} if self.local else {}
+        return (
+            {name: leaf for name, leaf in self.init(key).items() if name in self.local}
+            if self.local
+            else {}
+        )
 
     def fields(self, columns: Mapping[str, np.ndarray]) -> set[str]:
-        """The columns that loss and metrics use, found by tracing them: others are never gathered into batches."""
+        """The columns that loss and metrics use, found by tracing them: others are never gathered
+        into batches."""
         seen = {name for table in self.tables.values() for name in table.fields}
         if missing := seen - set(columns):
-            raise InputError(f"the model's tables are indexed by {sorted(missing)}, which the data has no column for")
+            raise InputError(
+                f"the model's tables are indexed by {sorted(missing)}, which the data has no"
+                " column for"
+            )
         batch = {
-            name: jax.ShapeDtypeStruct((1, *column.shape[1:]), jnp.int32 if column.dtype.kind in "iu" else jnp.float32)
+            name: jax.ShapeDtypeStruct(
+                (1, *column.shape[1:]), jnp.int32 if column.dtype.kind in "iu" else jnp.float32
+            )
             for name, column in columns.items()
         }
-        tables = {name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32) for name, table in self.tables.items()}
+        tables = {
+            name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32)
+            for name, table in self.tables.items()
+        }
         params = {**jax.eval_shape(self.init, jax.random.key(0)), **tables}
 
         try:
             jaxpr = jax.make_jaxpr(self.measure)(params, batch).jaxpr
         except KeyError as absent:
             raise InputError(
-                f"{self._reader(params, batch)} reads {absent}, which is neither a leaf ({sorted(params)}) nor a "
-                f"column ({sorted(columns)})"
+                f"{self._reader(params, batch)} reads {absent}, which is neither a leaf"
+                f" ({sorted(params)}) nor a column ({sorted(columns)})"
             ) from None
         used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
         used |= {id(variable) for variable in jaxpr.outvars}
         names = sorted(batch)  # jaxpr inputs: leaves of params, then the batch by name
         inputs = jaxpr.invars[len(jaxpr.invars) - len(names) :]
-        return seen | {name for name, variable in zip(names, inputs, strict=True) if id(variable) in used}
+        return seen | {
+            name for name, variable in zip(names, inputs, strict=True) if id(variable) in used
+        }
 
     def _reader(self, params: Params, batch: Mapping[str, jax.ShapeDtypeStruct]) -> str:
         """Which figure looks for something that is not there."""
@@ -198,16 +247,23 @@ class Model:
     def figures(self) -> dict[str, Metric]:
         """What is measured, by name: the loss, then the metrics."""
         plain = {"loss": self.loss, **self.metrics}
-        return {name: f if isinstance(f, Metric) else mean(f, name in RISING) for name, f in plain.items()}
+        return {
+            name: f if isinstance(f, Metric) else mean(f, name in RISING)
+            for name, f in plain.items()
+        }
 
     def measure(self, params: Params, batch: Batch) -> dict[str, tuple[Array, Array]]:
         """The two numbers for each example from which every figure is made."""
         return {name: figure.values(params, batch) for name, figure in self.figures.items()}
 
     def params(self, key: Key, ids: Mapping[str, np.ndarray]) -> Params:
-        """First values of all global leaves, the tables restricted to the rows ``ids`` of each space."""
+        """First values of all global leaves, the tables restricted to the rows ``ids`` of each
+        space."""
         keys = {name: jax.random.fold_in(key, 1 + place) for place, name in enumerate(self.tables)}
-        rows = {name: table.make(keys[name], ids[self.space_of[name]]) for name, table in self.tables.items()}
+        rows = {
+            name: table.make(keys[name], ids[self.space_of[name]])
+            for name, table in self.tables.items()
+        }
         return {**self.dense(jax.random.fold_in(key, 0)), **rows}
 
 

@@ -28,7 +28,9 @@ def l1(strength: float) -> Regulariser:
     def leaf(v: Array, t: Array) -> Array:
         return jnp.sign(v) * jnp.maximum(jnp.abs(v) - t * strength, 0)
 
-    return Regulariser(f"l1({strength:g})", lambda params, t: jax.tree.map(lambda v: leaf(v, t), params))
+    return Regulariser(
+        f"l1({strength:g})", lambda params, t: jax.tree.map(lambda v: leaf(v, t), params)
+    )
 
 
 def group(strength: float) -> Regulariser:
@@ -44,7 +46,9 @@ def group(strength: float) -> Regulariser:
         norm = jnp.sqrt(jnp.sum(v**2, axis=axes, keepdims=True)) if axes else jnp.abs(v)
         return v * jnp.maximum(1 - t * strength / jnp.maximum(norm, 1e-30), 0)
 
-    return Regulariser(f"group({strength:g})", lambda params, t: jax.tree.map(lambda v: leaf(v, t), params))
+    return Regulariser(
+        f"group({strength:g})", lambda params, t: jax.tree.map(lambda v: leaf(v, t), params)
+    )
 
 
 def box(low: float, high: float) -> Regulariser:
@@ -56,7 +60,8 @@ def box(low: float, high: float) -> Regulariser:
     if not low <= high:
         raise InputError(f"box({low}, {high}): the lower bound must not be above the upper one")
     return Regulariser(
-        f"box({low:g},{high:g})", lambda params, t: jax.tree.map(lambda v: jnp.clip(v, low, high), params)
+        f"box({low:g},{high:g})",
+        lambda params, t: jax.tree.map(lambda v: jnp.clip(v, low, high), params),
     )
 
 

@@ -5,37 +5,35 @@ One round, from left to right::
     offer  ->  client  ->  encode ...  ->  sum  ->  ... decode  ->  step
     Server     Client      Stage           Reduce   Stage           Server
 
-Each part is a NamedTuple of pure functions over pytrees, as an optax optimizer is.  A part never sees row ids: in
-``params`` a table leaf holds just the rows at hand (the rows of the round on the server, the client's own rows on a
-client) and the batch fields that index it hold positions among those rows.
-"""
+Each part is a NamedTuple of pure functions over pytrees, as an optax optimizer is.  A part never
+sees row ids: in ``params`` a table leaf holds just the rows at hand (the rows of the round on the
+server, the client's own rows on a client) and the batch fields that index it hold positions among
+those rows."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-if TYPE_CHECKING:
-    from fedslice.heat import Heat
-    from fedslice.model import Model
-
-Array: TypeAlias = jax.Array
-Key: TypeAlias = jax.Array
-PyTree: TypeAlias = Any
-Params: TypeAlias = dict[str, Any]
-Batch: TypeAlias = dict[str, Array]
-Rows: TypeAlias = dict[str, np.ndarray]
-"""Row ids behind a table leaf, one int64 array a table: given to ``init`` functions only."""
+from fedslice.arrays import Array as Array
+from fedslice.arrays import Batch as Batch
+from fedslice.arrays import Key as Key
+from fedslice.arrays import Params as Params
+from fedslice.arrays import PyTree as PyTree
+from fedslice.arrays import Rows as Rows
+from fedslice.heat import Heat
+from fedslice.model import Model
 
 
 class Work(NamedTuple):
-    """One phase of a client's round: ``steps`` mini-batches drawn independently from its examples (the papers'
-    xi ~ D_i), or ``epochs`` shuffled passes over them; with both, at most ``steps`` batches of the passes.  A client
-    with no more than ``batch`` examples goes through all of them, once, in each mini-batch.
+    """One phase of a client's round: ``steps`` mini-batches drawn independently from its examples
+    (the papers' xi ~ D_i), or ``epochs`` shuffled passes over them; with both, at most ``steps``
+    batches of the passes.  A client with no more than ``batch`` examples goes through all of them,
+    once, in each mini-batch.
 
-    ``part`` says which examples: all, or those that ``split`` makes support or query (see :mod:`fedslice.parts`).  In
-    a support phase a client may read global leaves but must not change them: rows read there alone are not sent.
+    ``part`` says which examples: all, or those that ``split`` makes support or query (see
+    :mod:`fedslice.data.halves`).  In a support phase a client may read global leaves but must not
+    change them: rows read there alone are not sent.
 
     >>> Work(steps=10, batch=5).part
     'all'
@@ -53,8 +51,14 @@ class Work(NamedTuple):
         >>> Work(steps=10, batch=5).identity(), Work(epochs=1, part="query").identity()
         ([10, None, 5], [None, 1, 32, 'query', 'half'])
         """
-        split = self.split if isinstance(self.split, str) else getattr(self.split, "__name__", "function")
-        return [self.steps, self.epochs, self.batch] + ([] if self.part == "all" else [self.part, split])
+        split = (
+            self.split
+            if isinstance(self.split, str)
+            else getattr(self.split, "__name__", "function")
+        )
+        return [self.steps, self.epochs, self.batch] + (
+            [] if self.part == "all" else [self.part, split]
+        )
 
 
 class Phase(NamedTuple):
@@ -77,10 +81,11 @@ class Data(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a client sends.  ``weight`` starts as |D_i|; a message of weight zero and update zero is a no-op.
+    """What a client sends.  ``weight`` starts as |D_i|; a message of weight zero and update zero is
+    a no-op.
 
-    ``extra`` is averaged along with the update (a control variate, a gradient); ``metrics`` only inform.
-    """
+    ``extra`` is averaged along with the update (a control variate, a gradient); ``metrics`` only
+    inform."""
 
     update: PyTree
     weight: Array
@@ -89,10 +94,10 @@ class Message(NamedTuple):
 
 
 class Adaptation(NamedTuple):
-    """How a client makes the global model its own: ``apply(params, phase, key)`` gives the model that it would serve,
-    with its local leaves, from the global leaves and its support examples."""
+    """How a client makes the global model its own: ``apply(params, phase, key)`` gives the model
+    that it would serve, with its local leaves, from the global leaves and its support examples."""
 
-    model: "Model"
+    model: Model
     work: Work
     apply: Callable[[Params, Phase, Key], Params]
 
@@ -100,13 +105,13 @@ class Adaptation(NamedTuple):
 class Client(NamedTuple):
     """Local training: ``run(offer, memory, data, key) -> (message, memory)``.
 
-    ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the stateless.  A client with
-    ``rows="held"`` changes all rows it holds, not only those that its batches touch; with ``everyone`` all clients
-    must take part in every round.  ``adapt`` is how a client makes the trained model its own, if it does; one that
-    keeps a model says with ``serve(params, memory, key)`` which model, with its local leaves, it would serve.
-    """
+    ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the
+    stateless.  A client with ``rows="held"`` changes all rows it holds, not only those that its
+    batches touch; with ``everyone`` all clients must take part in every round.  ``adapt`` is how a
+    client makes the trained model its own, if it does; one that keeps a model says with
+    ``serve(params, memory, key)`` which model, with its local leaves, it would serve."""
 
-    model: "Model"
+    model: Model
     work: tuple[Work, ...]
     init: Callable[[Params], PyTree]
     run: Callable[[PyTree, PyTree, Data, Key], tuple[Message, PyTree]]
@@ -125,16 +130,17 @@ class Parcel(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Something done to a message on its way: ``encode`` on the client, ``decode`` on the server after the sum.
+    """Something done to a message on its way: ``encode`` on the client, ``decode`` on the server
+    after the sum.
 
-    ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both sides.
-    ``remember(params, tables)`` makes what it keeps on each client, and one that ``keeps`` is right only if every
-    message counts once.  ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
-    ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"`` or ``"examples"``
-    (empty: something else, no heat), ``heat`` which heat that is.  ``needs_sum`` marks one that is right for plain sums
-    only, ``alters`` one after which the update is another.  ``cost`` turns the bytes of each leaf into those that the
-    encoded message has.
-    """
+    ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both
+    sides. ``remember(params, tables)`` makes what it keeps on each client, and one that ``keeps``
+    is right only if every message counts once.  ``weighs`` marks the one stage that weights updates
+    and divides their sum: ``weights`` and ``coefficient`` say what clients count for there and in
+    the heat's coefficients, ``"uniform"`` or ``"examples"`` (empty: something else, no heat),
+    ``heat`` which heat that is.  ``needs_sum`` marks one that is right for plain sums only,
+    ``alters`` one after which the update is another.  ``cost`` turns the bytes of each leaf into
+    those that the encoded message has."""
 
     init: Callable[[Params, Rows], PyTree]
     encode: Callable[[PyTree, PyTree, Message, Key], tuple[Message, PyTree]]
@@ -147,16 +153,15 @@ class Stage(NamedTuple):
     keeps: bool = False
     weights: str = ""
     coefficient: str = ""
-    heat: "Heat | None" = None
+    heat: Heat | None = None
 
 
 class Cohort(NamedTuple):
-    """All messages of a round, stacked: ``values`` (update and extra) have leaves [clients, ...], for rows of a table
-    [clients, held, ...], and are times the clients' ``weight``.
+    """All messages of a round, stacked: ``values`` (update and extra) have leaves [clients, ...],
+    for rows of a table [clients, held, ...], and are times the clients' ``weight``.
 
-    ``tags`` names the table space of each leaf ("" for dense), ``places`` each client's places among the round's rows
-    of that space (past the end: padding), ``sizes`` how many those are.
-    """
+    ``tags`` names the table space of each leaf ("" for dense), ``places`` each client's places
+    among the round's rows of that space (past the end: padding), ``sizes`` how many those are."""
 
     values: PyTree
     weight: Array
@@ -177,10 +182,11 @@ class Reduce(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes the decoded aggregate,
-    ``params(state)`` is the model.  ``survey`` is the mean of a first trip, where the algorithm has one.  A server that
-    ``needs_sum`` keeps the exact mean of its clients' memories, one with ``needs_update`` from their updates as they
-    were; one with ``several`` models has them side by side in its state (see :mod:`fedslice.clusters`)."""
+    """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes
+    the decoded aggregate, ``params(state)`` is the model.  ``survey`` is the mean of a first trip,
+    where the algorithm has one.  A server that ``needs_sum`` keeps the exact mean of its clients'
+    memories, one with ``needs_update`` from their updates as they were; one with ``several`` models
+    has them side by side in its state (see :mod:`fedslice.evaluation.clusters`)."""
 
     init: Callable[[Params, Rows], PyTree]
     offer: Callable[[PyTree, PyTree], PyTree]
@@ -192,10 +198,10 @@ class Server(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """Client, stages, server and reduction, checked to fit together (see :func:`fedslice.algorithm`).
+    """Client, stages, server and reduction, checked to fit together (see :func:`fedslice.compose`).
 
-    ``survey`` is a client part that the whole cohort runs first; the mean of its updates goes into the offer.
-    """
+    ``survey`` is a client part that the whole cohort runs first; the mean of its updates goes into
+    the offer."""
 
     name: str
     client: Client

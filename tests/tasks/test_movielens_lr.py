@@ -8,7 +8,7 @@ import pytest
 
 import fedslice as fs
 from fedslice.tasks.movielens_lr import features
-from fedslice.tasks.ratings import AGES, read
+from fedslice.tasks.readers.ratings import AGES, read
 
 MOVIELENS = fs.tasks.movielens_lr
 
@@ -37,7 +37,11 @@ def test_task_from_the_official_files(folder: Path) -> None:
     assert task.train.columns["label"].sum() + task.test.columns["label"].sum() == positive
     assert set(task.train.clients.tolist()) == {user for user, *_ in lines}
     names = task.train.names["features"]
-    assert names[:9].tolist() == ["gender=F", "gender=M", *(f"age={age}" for age in (1, 18, 25, 35, 45, 50, 56))]
+    assert names[:9].tolist() == [
+        "gender=F",
+        "gender=M",
+        *(f"age={age}" for age in (1, 18, 25, 35, 45, 50, 56)),
+    ]
 
 
 def test_features_name_what_they_hold(folder: Path) -> None:
@@ -52,7 +56,9 @@ def test_features_name_what_they_hold(folder: Path) -> None:
 
 
 def test_without_gender_and_age_the_features_are_film_and_genres(tmp_path: Path) -> None:
-    (tmp_path / "movies.csv").write_text("movieId,title,genres\n7,Seven,Crime|Drama\n8,Eight,(no genres listed)\n")
+    (tmp_path / "movies.csv").write_text(
+        "movieId,title,genres\n7,Seven,Crime|Drama\n8,Eight,(no genres listed)\n"
+    )
     lines = "".join(f"{user},{7 + user % 2},{3.5 + user % 2 / 2},{user}\n" for user in range(1, 11))
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + lines)
     ids, rows, names = features(read(tmp_path))
@@ -61,7 +67,9 @@ def test_without_gender_and_age_the_features_are_film_and_genres(tmp_path: Path)
     assert ids[:2].tolist() == [[1, -1, -1], [0, 2, 3]]  # users 1 and 2
     task = MOVIELENS.load(tmp_path)
     assert task.model.tables["weight"].rows == 4
-    assert task.train.columns["label"].sum() + task.test.columns["label"].sum() == 5  # 3.5 is below 4
+    assert (
+        task.train.columns["label"].sum() + task.test.columns["label"].sum() == 5
+    )  # 3.5 is below 4
 
 
 def test_the_workload_says_what_the_task_is_run_with() -> None:
@@ -77,7 +85,9 @@ def test_the_workload_says_what_the_task_is_run_with() -> None:
 
 def test_it_trains_from_the_files(folder: Path) -> None:
     task = MOVIELENS.load(folder)
-    method = fs.recipes.fedsubavg(task.model, optax.sgd(0.1), heat=task.train.heat(task.model), steps=10, batch=5)
+    method = fs.recipes.fedsubavg(
+        task.model, optax.sgd(0.1), heat=task.train.heat(task.model), steps=10, batch=5
+    )
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(10))
     before = fs.evaluate(run, task.train).pooled["loss"]
     assert before == pytest.approx(np.log(2), rel=1e-6)  # zero weights

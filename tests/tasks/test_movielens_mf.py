@@ -9,9 +9,9 @@ import optax
 import pytest
 
 import fedslice as fs
+from fedslice.data.population import Population
+from fedslice.evaluation.gain import adapted
 from fedslice.models.factorisation import factorisation
-from fedslice.personal import adapted
-from fedslice.population import Population
 from fedslice.tasks import movielens_mf
 from fedslice.tasks.movielens_mf import at_most, divide
 
@@ -41,7 +41,9 @@ def test_the_model_is_the_product_of_two_vectors() -> None:
         (0.5, 9.0, 5.0, 1),
     ],
 )
-def test_accuracy_rounds_to_the_nearest_rating(stars: float, guess: float, rating: float, right: int) -> None:
+def test_accuracy_rounds_to_the_nearest_rating(
+    stars: float, guess: float, rating: float, right: int
+) -> None:
     model = factorisation(items=1, dimension=1, stars=stars)
     params = {"user": jnp.array([1.0]), "item": jnp.array([[guess]])}
     batch = {"movie": jnp.array([0]), "rating": jnp.array([rating])}
@@ -59,7 +61,10 @@ def test_parameters_are_as_many_and_as_large_as_published() -> None:
     assert model.dense(key) == {}  # the server holds nothing but the films
     shared = factorisation(items=3706, users=6040)
     assert shared.local == ()
-    assert {name: table.rows for name, table in shared.tables.items()} == {"item": 3706, "user": 6040}
+    assert {name: table.rows for name, table in shared.tables.items()} == {
+        "item": 3706,
+        "user": 6040,
+    }
 
 
 def test_users_are_divided_in_tenths() -> None:
@@ -74,8 +79,12 @@ def test_users_are_divided_in_tenths() -> None:
 
 def test_each_users_ratings_are_divided_by_time() -> None:
     time = [*np.arange(20)[::-1], 5, 5, 5, 7, *[3] * 10]
-    people = Population.from_arrays([0] * 20 + [1] * 3 + [2] + [3] * 10, time=time, number=np.arange(34))
-    (train, test), (_, validation) = (divide(people, "time", part) for part in ("test", "validation"))
+    people = Population.from_arrays(
+        [0] * 20 + [1] * 3 + [2] + [3] * 10, time=time, number=np.arange(34)
+    )
+    (train, test), (_, validation) = (
+        divide(people, "time", part) for part in ("test", "validation")
+    )
     assert train.counts.tolist() == [16, 2, 1, 8]  # the only rating of a user is for training
     assert validation.counts.tolist() == [2, 0, 0, 1]
     assert test.counts.tolist() == [2, 1, 0, 1]
@@ -109,7 +118,9 @@ def test_at_most_300_ratings_of_a_user_are_chosen_at_random() -> None:
 def folder(tmp_path: Path) -> Path:
     films = "".join(f"{film},Film {film},Drama\n" for film in range(1, 13))
     (tmp_path / "movies.csv").write_text("movieId,title,genres\n" + films)
-    lines = [f"{u},{f},{1 + (u * f) % 9 / 2},{1000 - f}\n" for u in range(1, 31) for f in range(1, 11)]
+    lines = [
+        f"{u},{f},{1 + (u * f) % 9 / 2},{1000 - f}\n" for u in range(1, 31) for f in range(1, 11)
+    ]
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + "".join(lines))
     return tmp_path
 
@@ -127,7 +138,9 @@ def test_task_from_files_with_half_stars(folder: Path) -> None:
     seen = movielens_mf.load(folder, split="time")
     assert (len(seen.train), seen.train.examples, seen.test.examples) == (30, 240, 30)
     assert seen.train.columns["time"].min() > seen.test.columns["time"].max() - 10
-    assert seen.test.columns["movie"].tolist() == [0] * 30  # film 1 was the last that everyone rated
+    assert (
+        seen.test.columns["movie"].tolist() == [0] * 30
+    )  # film 1 was the last that everyone rated
 
 
 def test_the_workload_says_what_the_task_is_run_with() -> None:
@@ -145,7 +158,9 @@ def test_the_generator_has_the_sizes_of_movielens_1m() -> None:
     assert (len(task.train), len(task.test)) == (966, 121)
     assert task.train.counts.min() >= 20
     assert task.train.counts.max() == 300
-    assert task.train.counts.mean() == pytest.approx(130, rel=0.05)  # of 165 all, with 13 % of users above 300
+    assert task.train.counts.mean() == pytest.approx(
+        130, rel=0.05
+    )  # of 165 all, with 13 % of users above 300
     heat = task.train.heat(task.model)
     assert heat.dispersion > 100
     other = movielens_mf.synthetic(scale=0.2)
@@ -174,4 +189,6 @@ def test_the_server_can_hold_the_users_vectors(split: str, seen: bool) -> None:
     run = fs.simulate(method, task.train.pool(), sampler=fs.sampling.full())
     run.train(10, progress=False)
     error = fs.evaluate(run, task.test).pooled["rmse"]
-    assert error < 1.25 if seen else error > 3.5  # unseen users have their first, random vectors: 3.80 in the paper
+    assert (
+        error < 1.25 if seen else error > 3.5
+    )  # unseen users have their first, random vectors: 3.80 in the paper

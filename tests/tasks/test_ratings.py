@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from fedslice.tasks import ratings as module
-from fedslice.tasks.files import fetch
-from fedslice.tasks.ratings import DOWNLOAD, Ratings, read
+from fedslice.tasks.readers import ratings as module
+from fedslice.tasks.readers.files import fetch
+from fedslice.tasks.readers.ratings import DOWNLOAD, Ratings, read
 
 RATINGS = "2::30::3::978302109\n1::10::5::978300760\n1::30::4::978300019\n10::10::1::978300000\n"
 USERS = "1::F::1::10::48067\n2::M::56::16::70072\n10::M::25::15::55117\n"
-MOVIES = "10::Toy Story (1995)::Animation|Comedy\n20::Unrated (1990)::War\n30::Misérables, Les::Drama\n"
+MOVIES = (
+    "10::Toy Story (1995)::Animation|Comedy\n20::Unrated (1990)::War\n30::Misérables, Les::Drama\n"
+)
 
 
 def write(folder: Path, ratings: str = RATINGS, users: str = USERS, movies: str = MOVIES) -> Path:
@@ -93,14 +95,20 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("ratings", "users", "movies", "message"), BAD, ids=[case[-1] for case in BAD])
-def test_bad_content_is_named(tmp_path: Path, ratings: str, users: str, movies: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("ratings", "users", "movies", "message"), BAD, ids=[case[-1] for case in BAD]
+)
+def test_bad_content_is_named(
+    tmp_path: Path, ratings: str, users: str, movies: str, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path, ratings, users, movies))
 
 
 def test_missing_files_are_listed_with_their_address(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"ratings.dat or .*not found .*u.data.*ratings.csv.*{module.SITE}"):
+    with pytest.raises(
+        FileNotFoundError, match=f"ratings.dat or .*not found .*u.data.*ratings.csv.*{module.SITE}"
+    ):
         read(tmp_path / "nowhere")
     (write(tmp_path) / "users.dat").unlink()
     with pytest.raises(FileNotFoundError, match=f"^users.dat not found .*{DOWNLOAD.url}"):
@@ -127,7 +135,9 @@ def serve(monkeypatch: pytest.MonkeyPatch, content: bytes | OSError) -> list[str
     return asked
 
 
-def test_fetch_downloads_once_and_replaces_a_broken_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_downloads_once_and_replaces_a_broken_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = write_zip(tmp_path / "made.zip").read_bytes()
     download = replace(DOWNLOAD, digest=f"md5:{hashlib.md5(content).hexdigest()}")
     asked = serve(monkeypatch, content)
@@ -147,7 +157,9 @@ def test_fetch_refuses_a_wrong_checksum(tmp_path: Path, monkeypatch: pytest.Monk
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
-def test_fetch_without_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_network_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serve(monkeypatch, urllib.error.URLError("no route"))
     with pytest.raises(ConnectionError) as caught:
         fetch(DOWNLOAD, tmp_path / "data")
@@ -171,7 +183,9 @@ def test_new_content_is_parsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 7, 40])
-def test_lines_may_straddle_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_lines_may_straddle_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     monkeypatch.setattr(module, "_BLOCK", size)
     text = "\xef\xbb\xbf" + RATINGS.replace("\n", "\r\n") + "\r\n\r\n"
     check(read(write(tmp_path, text)))
@@ -184,13 +198,29 @@ def test_lines_may_straddle_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 DATA = "2\t30\t3\t881250949\n1\t10\t5\t881250950\n1\t30\t4\t881250949\n"
 PEOPLE = "1|24|F|technician|85711\n2|56|M|other|T8H1N\n"
 ITEMS = [
-    ("10", "Toy Story (1995)", "01-Jan-1995", "", "http://example.org/?Toy%20Story", *"0001110000000000000"),
+    (
+        "10",
+        "Toy Story (1995)",
+        "01-Jan-1995",
+        "",
+        "http://example.org/?Toy%20Story",
+        *"0001110000000000000",
+    ),
     ("20", "unknown", "", "", "", *"1000000000000000000"),
-    ("30", "Misérables, Les (1995)", "01-Jan-1995", "", "http://example.org/", *"0000000010000000000"),
+    (
+        "30",
+        "Misérables, Les (1995)",
+        "01-Jan-1995",
+        "",
+        "http://example.org/",
+        *"0000000010000000000",
+    ),
 ]
 
 
-def write_100k(folder: Path, data: str = DATA, people: str = PEOPLE, items: list[tuple[str, ...]] = ITEMS) -> Path:
+def write_100k(
+    folder: Path, data: str = DATA, people: str = PEOPLE, items: list[tuple[str, ...]] = ITEMS
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join("|".join(item) + "\n" for item in items)
     for name, content in (("u.data", data), ("u.user", people), ("u.item", text)):
@@ -207,7 +237,10 @@ def check_100k(data: Ratings) -> None:
     assert data.age.tolist() == [1, 6]  # 18 to 24, 56 and above
     assert data.titles.tolist() == ["Toy Story (1995)", "Misérables, Les (1995)"]
     names = data.genre_names
-    assert [names[row[row >= 0]].tolist() for row in data.genres] == [["Animation", "Children's", "Comedy"], ["Drama"]]
+    assert [names[row[row >= 0]].tolist() for row in data.genres] == [
+        ["Animation", "Children's", "Comedy"],
+        ["Drama"],
+    ]
 
 
 def test_reads_ml_100k(tmp_path: Path) -> None:
@@ -217,7 +250,9 @@ def test_reads_ml_100k(tmp_path: Path) -> None:
 
 
 def test_ml_100k_with_windows_lines_gzip_or_in_a_zip(tmp_path: Path) -> None:
-    folder = write_100k(tmp_path / "plain", DATA.replace("\n", "\r\n") + "\r\n", PEOPLE.replace("\n", "\r\n"))
+    folder = write_100k(
+        tmp_path / "plain", DATA.replace("\n", "\r\n") + "\r\n", PEOPLE.replace("\n", "\r\n")
+    )
     check_100k(read(folder))
     packed = tmp_path / "packed"
     packed.mkdir()
@@ -233,7 +268,22 @@ def test_ages_in_years_become_the_groups_of_ml_1m(tmp_path: Path) -> None:
     ages = [7, 17, 18, 24, 25, 34, 35, 44, 45, 49, 50, 55, 56, 73]
     people = "".join(f"{user}|{age}|M|other|0\n" for user, age in enumerate(ages, 1))
     data = "".join(f"{user}\t10\t3\t{user}\n" for user in range(1, len(ages) + 1))
-    assert read(write_100k(tmp_path, data, people)).age.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert read(write_100k(tmp_path, data, people)).age.tolist() == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        4,
+        5,
+        5,
+        6,
+        6,
+    ]
 
 
 BAD_100K = [
@@ -246,14 +296,21 @@ BAD_100K = [
     (DATA.replace("\t", " "), PEOPLE, ITEMS, "u.data line 1"),
     (DATA + "3\t10\t5\t9\n", PEOPLE, ITEMS, "user 3, not listed in u.user"),
     (DATA, PEOPLE + "3|20|M|other|0\n", ITEMS, "cut off: 1 users of u.user"),
-    (DATA, PEOPLE.replace("24", "old"), ITEMS, "u.user has age 'old' for user '1': expected a number of years"),
+    (
+        DATA,
+        PEOPLE.replace("24", "old"),
+        ITEMS,
+        "u.user has age 'old' for user '1': expected a number of years",
+    ),
     (DATA, PEOPLE.replace("F", "?"), ITEMS, r"u.user has gender '\?'"),
     (DATA, PEOPLE, [item[:-1] for item in ITEMS], "u.item line 1: expected 24 fields"),
     (DATA, PEOPLE, ITEMS[1:], "movie 10, not listed in u.item"),
 ]
 
 
-@pytest.mark.parametrize(("data", "people", "items", "message"), BAD_100K, ids=[case[-1] for case in BAD_100K])
+@pytest.mark.parametrize(
+    ("data", "people", "items", "message"), BAD_100K, ids=[case[-1] for case in BAD_100K]
+)
 def test_bad_content_of_ml_100k_is_named(
     tmp_path: Path, data: str, people: str, items: list[tuple[str, ...]], message: str
 ) -> None:
@@ -261,11 +318,12 @@ def test_bad_content_of_ml_100k_is_named(
         read(write_100k(tmp_path, data, people, items))
 
 
-# ml-latest and its kin: CSV with a header, half stars, quoted titles, UTF-8, nothing about the users.
+# ml-latest and its kin: CSV with a header, half stars, quoted titles, UTF-8, nothing about the
+# users.
 LATEST_RATINGS = "userId,movieId,rating,timestamp\n2,40,0.5,5\n1,10,4.5,9\n1,30,4.0,5\n1,20,5,5\n"
 LATEST_MOVIES = (
-    'movieId,title,genres\n10,"American President, The (1995)",Comedy|Drama\n'
-    '20,"""Great Performances"" Cats (1998)",(no genres listed)\n30,Amélie 😀,Comedy\n40,Plain (2000),War\n'
+    'movieId,title,genres\n10,"American President, The (1995)",Comedy|Drama\n20,"""Great'
+    ' Performances"" Cats (1998)",(no genres listed)\n30,Amélie 😀,Comedy\n40,Plain (2000),War\n'
 )
 
 
@@ -282,7 +340,12 @@ def check_latest(data: Ratings) -> None:
     assert data.rating.tolist() == [4, 5, 4.5, 0.5]
     assert (data.gender.tolist(), data.age.tolist()) == ([-1, -1], [-1, -1])
     assert data.user_names.tolist() == ["1", "2"]
-    titles = ["American President, The (1995)", '"Great Performances" Cats (1998)', "Amélie 😀", "Plain (2000)"]
+    titles = [
+        "American President, The (1995)",
+        '"Great Performances" Cats (1998)',
+        "Amélie 😀",
+        "Plain (2000)",
+    ]
     assert data.titles.tolist() == titles
     assert data.genre_names.tolist() == ["Comedy", "Drama", "War"]
     assert data.genres.tolist() == [[0, 1], [-1, -1], [0, -1], [2, -1]]
@@ -299,7 +362,9 @@ def test_reads_ml_latest(tmp_path: Path) -> None:
 
 
 def test_ml_latest_with_windows_lines_and_byte_order_marks(tmp_path: Path) -> None:
-    texts = ("\ufeff" + text.replace("\n", "\r\n") + "\r\n" for text in (LATEST_RATINGS, LATEST_MOVIES))
+    texts = (
+        "\ufeff" + text.replace("\n", "\r\n") + "\r\n" for text in (LATEST_RATINGS, LATEST_MOVIES)
+    )
     check_latest(read(write_latest(tmp_path, *texts)))
 
 
@@ -310,23 +375,39 @@ def test_films_without_any_genre(tmp_path: Path) -> None:
 
 
 BAD_LATEST = [
-    (LATEST_RATINGS.replace(",timestamp", ""), LATEST_MOVIES, "line 1: expected the header userId,movieId,rating,time"),
+    (
+        LATEST_RATINGS.replace(",timestamp", ""),
+        LATEST_MOVIES,
+        "line 1: expected the header userId,movieId,rating,time",
+    ),
     (LATEST_RATINGS.split("\n", 1)[1], LATEST_MOVIES, "line 1: expected the header"),
     ("userId,movieId,rating,timestamp\n", LATEST_MOVIES, "ratings.csv line 2: expected a rating"),
     ("", LATEST_MOVIES, "ratings.csv line 1"),
-    (LATEST_RATINGS + "1,30,4.0\n", LATEST_MOVIES, "ratings.csv line 6: .*'1,30,4.0'. If cut off, download"),
+    (
+        LATEST_RATINGS + "1,30,4.0\n",
+        LATEST_MOVIES,
+        "ratings.csv line 6: .*'1,30,4.0'. If cut off, download",
+    ),
     (LATEST_RATINGS + "1,30,5.5,5\n", LATEST_MOVIES, "line 6: .*half stars"),
     (LATEST_RATINGS + "1,30,3.7,5\n", LATEST_MOVIES, "line 6: .*half stars"),
     (LATEST_RATINGS + "1,30,0.0,5\n", LATEST_MOVIES, "line 6: .*half stars"),
-    (LATEST_RATINGS + "1,50,3.5,5\n", LATEST_MOVIES, "ratings.csv has movie 50, not listed in movies.csv"),
+    (
+        LATEST_RATINGS + "1,50,3.5,5\n",
+        LATEST_MOVIES,
+        "ratings.csv has movie 50, not listed in movies.csv",
+    ),
     (LATEST_RATINGS, LATEST_MOVIES.replace(",genres", ",kinds"), "movies.csv has no column genres"),
     (LATEST_RATINGS, "", "movies.csv has no column movieId and title and genres"),
     (LATEST_RATINGS, LATEST_MOVIES + "50,Cut o", "movies.csv line 6: expected 3 fields"),
 ]
 
 
-@pytest.mark.parametrize(("ratings", "movies", "message"), BAD_LATEST, ids=[case[-1] for case in BAD_LATEST])
-def test_bad_content_of_ml_latest_is_named(tmp_path: Path, ratings: str, movies: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("ratings", "movies", "message"), BAD_LATEST, ids=[case[-1] for case in BAD_LATEST]
+)
+def test_bad_content_of_ml_latest_is_named(
+    tmp_path: Path, ratings: str, movies: str, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         read(write_latest(tmp_path, ratings, movies))
 
@@ -339,5 +420,7 @@ def test_of_several_sets_ml_1m_comes_first(tmp_path: Path) -> None:
 
 def test_an_incomplete_set_is_named_by_what_it_lacks(tmp_path: Path) -> None:
     (write_latest(tmp_path) / "movies.csv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"^movies.csv not found .* ml-latest is movies.csv, ratings.csv"):
+    with pytest.raises(
+        FileNotFoundError, match=r"^movies.csv not found .* ml-latest is movies.csv, ratings.csv"
+    ):
         read(tmp_path)

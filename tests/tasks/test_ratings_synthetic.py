@@ -1,11 +1,12 @@
-"""The generator of ratings: the published figures of MovieLens-1M, and the taste that matrix factorisation finds."""
+"""The generator of ratings: the published figures of MovieLens-1M, and the taste that matrix
+factorisation finds."""
 
 import numpy as np
 import pytest
 
+from fedslice.tasks.generators.ratings import synthetic
 from fedslice.tasks.movielens_lr import features
-from fedslice.tasks.ratings import Ratings
-from fedslice.tasks.ratings_synthetic import synthetic
+from fedslice.tasks.readers.ratings import Ratings
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,9 @@ def test_heat_dispersion_of_the_training_split_is_the_number_of_men(full: Rating
     assert names[heat.argmax()] == "gender=M"
 
 
-def solve(index: np.ndarray, size: int, features: np.ndarray, target: np.ndarray, penalty: list[float]) -> np.ndarray:
+def solve(
+    index: np.ndarray, size: int, features: np.ndarray, target: np.ndarray, penalty: list[float]
+) -> np.ndarray:
     """Ridge regression for each value of ``index`` on its own rows."""
     width = features.shape[1]
     gram = np.empty((size, width, width))
@@ -103,9 +106,13 @@ def error(data: Ratings, rank: int) -> float:
     of_movie[:, 1:] = 0.1 * rng.standard_normal((movies, rank))
     for _ in range(10):
         known = np.hstack([np.ones((len(movie), 1)), of_movie[movie, 1:]])
-        of_user = solve(user, users, known, rating - mean - of_movie[movie, 0], [5.0] + [8.0] * rank)
+        of_user = solve(
+            user, users, known, rating - mean - of_movie[movie, 0], [5.0] + [8.0] * rank
+        )
         known = np.hstack([np.ones((len(user), 1)), of_user[user, 1:]])
-        of_movie = solve(movie, movies, known, rating - mean - of_user[user, 0], [3.0] + [8.0] * rank)
+        of_movie = solve(
+            movie, movies, known, rating - mean - of_user[user, 0], [3.0] + [8.0] * rank
+        )
     left, right = of_user[data.user[test]], of_movie[data.movie[test]]
     guess = mean + left[:, 0] + right[:, 0] + (left[:, 1:] * right[:, 1:]).sum(1)
     return float(np.sqrt(np.mean((guess - data.rating[test]) ** 2)))

@@ -1,4 +1,5 @@
-"""The client of HypCluster / IFCA (Mansour et al. 2020, Ghosh et al. 2020): pick the best of k models, train it.
+"""The client of HypCluster / IFCA (Mansour et al. 2020, Ghosh et al. 2020): pick the best of k
+models, train it.
 
 j = argmin_j F_i(x_j);   sends the update of model j, zeros for the others, and which one it was
 """
@@ -7,7 +8,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import check_optimizer, descend, everything, loop, mean_loss, subtract, work
+from fedslice.client.local import (
+    check_optimizer,
+    descend,
+    everything,
+    loop,
+    mean_loss,
+    subtract,
+    work,
+)
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree
@@ -30,8 +39,9 @@ def cluster(
     check_optimizer(optimizer)
     if model.local:
         raise InputError(
-            f"IFCA cannot train a model with local leaves ({', '.join(model.local)}): clients choose among models by "
-            "their losses, which mean nothing with local leaves as drawn. Use fedrecon or fedper"
+            f"IFCA cannot train a model with local leaves ({', '.join(model.local)}): clients"
+            " choose among models by their losses, which mean nothing with local leaves as drawn."
+            " Use fedrecon or fedper"
         )
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
@@ -53,7 +63,10 @@ def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key
     count = models_in(offer, tables)
 
     def add(number: Array, total: Array, batch: Batch, size: Array) -> tuple[Array, Array]:
-        each = [mean_loss(model, {**pick(offer, jnp.array(j), tables), **local}, batch, size) for j in range(count)]
+        each = [
+            mean_loss(model, {**pick(offer, jnp.array(j), tables), **local}, batch, size)
+            for j in range(count)
+        ]
         return total + jnp.stack(each) * size / jnp.maximum(examples, 1), each[0]
 
     return loop(phase, add, jnp.zeros(count))[0]
@@ -76,7 +89,9 @@ def spread(update: Params, member: Array, tables: set[str]) -> Params:
     def dense(x: Array) -> Array:
         return x[None] * member.reshape((-1,) + (1,) * x.ndim)
 
-    return {name: jax.tree.map(rows if name in tables else dense, leaf) for name, leaf in update.items()}
+    return {
+        name: jax.tree.map(rows if name in tables else dense, leaf) for name, leaf in update.items()
+    }
 
 
 def models_in(offer: Params, tables: set[str]) -> int:

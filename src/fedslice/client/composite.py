@@ -1,7 +1,7 @@
 """Clients for F + psi, psi not smooth: FedDualAvg and FedMiD (Yuan et al. 2021).
 
-FedMiD      y <- prox_{eta psi}(y - eta g(y))                         sends y - x
-FedDualAvg  y = prox_{t psi}(z),  z <- z - eta g(y),  t <- t + eta    sends z - z_0, from the server's dual state
+FedMiD      y <- prox_{eta psi}(y - eta g(y))                         sends y - x FedDualAvg  y =
+prox_{t psi}(z),  z <- z - eta g(y),  t <- t + eta    sends z - z_0, from the server's dual state
 """
 
 import jax
@@ -23,7 +23,8 @@ def mirror(
     batch: int = 32,
     server_only: bool = False,
 ) -> Client:
-    """Proximal SGD of the given rate: FedMiD's client; ``server_only`` leaves the prox to the server.
+    """Proximal SGD of the given rate: FedMiD's client; ``server_only`` leaves the prox to the
+    server.
 
     >>> from fedslice.prox import l1
     >>> from fedslice.tasks import quadratic
@@ -37,7 +38,9 @@ def mirror(
         local = model.fresh(key)
 
         def step(number: Array, params: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
-            loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(params)
+            loss, grads = jax.value_and_grad(
+                lambda p: mean_loss(model, {**p, **local}, batch, size)
+            )(params)
             moved = jax.tree.map(lambda x, g: x - rate * g, params, grads)
             return moved if server_only else regulariser.prox(moved, jnp.asarray(rate)), loss
 
@@ -46,7 +49,11 @@ def mirror(
         return Message(subtract(end, offer), data.examples, metrics, extra), memory
 
     return Client(
-        model, (work(steps, epochs, batch),), lambda params: (), run, rows="touched" if server_only else "held"
+        model,
+        (work(steps, epochs, batch),),
+        lambda params: (),
+        run,
+        rows="touched" if server_only else "held",
     )
 
 
@@ -75,7 +82,9 @@ def dual(
 
         def step(number: Array, z: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
             params = regulariser.prox(z, time + rate * number)
-            loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(params)
+            loss, grads = jax.value_and_grad(
+                lambda p: mean_loss(model, {**p, **local}, batch, size)
+            )(params)
             return jax.tree.map(lambda x, g: x - rate * g, z, grads), loss
 
         end, metrics = loop(data.phases[0], step, start)

@@ -7,7 +7,16 @@ Of a table's row the mean is that of the cohort's holders; heat corrects the upd
 
 import optax
 
-from fedslice.client.local import check_optimizer, descend, everything, full_gradient, proximal, shift, subtract, work
+from fedslice.client.local import (
+    check_optimizer,
+    descend,
+    everything,
+    full_gradient,
+    proximal,
+    shift,
+    subtract,
+    work,
+)
 from fedslice.model import Model
 from fedslice.types import Client, Data, Key, Message, PyTree
 
@@ -37,4 +46,6 @@ def dane(
         end, metrics = descend(model, optimizer, params, data.phases[0], key, corrections)
         return Message(subtract(end, params), data.examples, metrics), memory
 
-    return Client(model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run, rows="held")
+    return Client(
+        model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run, rows="held"
+    )

@@ -1,11 +1,12 @@
-"""Ditto (Li et al. 2021): beside the global model, each client trains one of its own that is pulled to it.
+"""Ditto (Li et al. 2021): beside the global model, each client trains one of its own that is pulled
+to it.
 
     w   as in FedAvg
     v_i <- v_i - Opt(grad F_i(v_i; xi) + lambda (v_i - w_t))     kept by the client, in the same round
 
-v_i starts as the first global model; of tables it has the client's own rows.  All of them are pulled in every step, so
-a client works on all of S(i).  lambda = 0 is training alone, a large one the global model.
-"""
+v_i starts as the first global model; of tables it has the client's own rows.  All of them are
+pulled in every step, so a client works on all of S(i).  lambda = 0 is training alone, a large one
+the global model."""
 
 from collections.abc import Sequence
 
@@ -43,12 +44,14 @@ def ditto(
     corrections: Sequence[Correction] = (),
     schedule: Schedule | None = None,
 ) -> Client:
-    """``optimizer`` on the global model, ``personal`` (default: the same) on the client's own; ``pull`` is lambda.
+    """``optimizer`` on the global model, ``personal`` (default: the same) on the client's own;
+    ``pull`` is lambda.
 
-    Both go through the same batches unless ``personal_steps`` or ``personal_epochs`` says otherwise; both optimizers
-    start anew each round.  Corrections and schedule are for the global model.  Local leaves belong to v_i and are
-    kept, without a pull; the global model trains with fresh ones.  A client serves v_i once it took part, before that
-    the global model.  A newcomer trains v from the global model, by the same work on its support examples.
+    Both go through the same batches unless ``personal_steps`` or ``personal_epochs`` says
+    otherwise; both optimizers start anew each round.  Corrections and schedule are for the global
+    model.  Local leaves belong to v_i and are kept, without a pull; the global model trains with
+    fresh ones.  A client serves v_i once it took part, before that the global model.  A newcomer
+    trains v from the global model, by the same work on its support examples.
 
     >>> from fedslice.tasks import quadratic
     >>> ditto(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
@@ -58,7 +61,9 @@ def ditto(
     check_optimizer(optimizer)
     check_optimizer(own_optimizer)
     if not pull >= 0:
-        raise InputError(f"pull={pull} must not be negative: it would push clients away from the global model")
+        raise InputError(
+            f"pull={pull} must not be negative: it would push clients away from the global model"
+        )
     shared = work(steps, epochs, batch)
     another = personal_steps is not None or personal_epochs is not None
     own_work = work(personal_steps, personal_epochs, batch) if another else shared
@@ -71,7 +76,9 @@ def ditto(
         end, metrics = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
         own, done = towards(own_leaves(model, memory, key), data.phases[-1], offer)
         update = _both_or_none(subtract(end, offer), own)
-        return Message(update, data.examples, metrics), Own(own, memory.rounds + (done["steps"] > 0))
+        return Message(update, data.examples, metrics), Own(
+            own, memory.rounds + (done["steps"] > 0)
+        )
 
     def adapt(params: Params, phase: Phase, key: Key) -> Params:
         return towards({**params, **model.fresh(key)}, phase, params)[0]
@@ -79,7 +86,10 @@ def ditto(
     def serve(params: Params, memory: Own, key: Key) -> Params:
         own = own_leaves(model, memory, key)
         ready = {name: own[name] for name in params}
-        return {**own, **jax.tree.map(lambda v, w: jnp.where(memory.rounds > 0, v, w), ready, params)}
+        return {
+            **own,
+            **jax.tree.map(lambda v, w: jnp.where(memory.rounds > 0, v, w), ready, params),
+        }
 
     return Client(
         model,
@@ -93,7 +103,7 @@ def ditto(
 
 
 def _both_or_none(update: Params, own: Params) -> Params:
-    """The update; NaN if the client's own model is not finite, so that the client counts as failed and keeps the
-    model that it had."""
+    """The update; NaN if the client's own model is not finite, so that the client counts as failed
+    and keeps the model that it had."""
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(own)]))
     return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.nan), update)

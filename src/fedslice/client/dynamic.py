@@ -2,9 +2,9 @@
 
     min_y F_i(y) + <lambda_i, y - x> + mu/2 ||y - x||^2,     lambda_i <- lambda_i + mu (y - x)
 
-At the fixed point y = x, lambda_i = -grad F_i(x), and the server makes the lambda_i average to zero.
-FedDyn sends y - x; FedPD sends y - x + lambda_i / mu, all its clients take part in every round.
-"""
+At the fixed point y = x, lambda_i = -grad F_i(x), and the server makes the lambda_i average to
+zero. FedDyn sends y - x; FedPD sends y - x + lambda_i / mu, all its clients take part in every
+round."""
 
 import jax
 import jax.numpy as jnp
@@ -37,11 +37,15 @@ def dynamic(
         raise InputError(f"mu={mu} must be positive: the dual step is divided by it")
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        end, metrics = descend(model, optimizer, offer, data.phases[0], key, [shift(memory), proximal(mu)])
+        end, metrics = descend(
+            model, optimizer, offer, data.phases[0], key, [shift(memory), proximal(mu)]
+        )
         move = subtract(end, offer)
         some = metrics["steps"] > 0
         dual = jax.tree.map(lambda held, moved: held + jnp.where(some, mu * moved, 0), memory, move)
-        update = jax.tree.map(lambda moved, held: moved + held / mu, move, dual) if send_dual else move
+        update = (
+            jax.tree.map(lambda moved, held: moved + held / mu, move, dual) if send_dual else move
+        )
         return Message(update, data.examples, metrics), dual
 
     zeros = lambda params: jax.tree.map(jnp.zeros_like, params)  # noqa: E731

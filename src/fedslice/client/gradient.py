@@ -1,4 +1,5 @@
-"""One full-batch gradient: the client of FedSGD (McMahan et al. 2017), and of a survey before a round.
+"""One full-batch gradient: the client of FedSGD (McMahan et al. 2017), and of a survey before a
+round.
 
     update = -grad f_i(x),   f_i the mean loss over all of the client's examples
 

@@ -12,7 +12,8 @@ from fedslice.types import Adaptation, Key, Params, Phase
 
 
 def interpolate(adaptation: Adaptation, share: float) -> Adaptation:
-    """As ``adaptation``, its global leaves mixed with those that they came from; local leaves are as adapted.
+    """As ``adaptation``, its global leaves mixed with those that they came from; local leaves are
+    as adapted.
 
     >>> import optax
     >>> from fedslice.client import finetune
@@ -22,7 +23,9 @@ def interpolate(adaptation: Adaptation, share: float) -> Adaptation:
     1
     """
     if not 0 <= share <= 1:
-        raise InputError(f"share={share} of the adapted model must be between 0 (global) and 1 (adapted)")
+        raise InputError(
+            f"share={share} of the adapted model must be between 0 (global) and 1 (adapted)"
+        )
 
     def apply(params: Params, phase: Phase, key: Key) -> Params:
         adapted = adaptation.apply(params, phase, key)

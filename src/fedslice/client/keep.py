@@ -1,10 +1,11 @@
-"""FedPer (Arivazhagan et al. 2019): global leaves are averaged, local ones stay with their client between its rounds.
+"""FedPer (Arivazhagan et al. 2019): global leaves are averaged, local ones stay with their client
+between its rounds.
 
     (g, l_i) <- (g, l_i) - Opt(grad F_i(g, l_i; xi)),  tau times;     sends g's change, keeps l_i
 
-l_i is drawn from a key in the client's first round.  The optimizer starts anew each round.  It is for clients that come
-again (cross-silo); where hardly any comes twice, rebuild the local leaves each time (``client.reconstruct``).
-"""
+l_i is drawn from a key in the client's first round.  The optimizer starts anew each round.  It is
+for clients that come again (cross-silo); where hardly any comes twice, rebuild the local leaves
+each time (``client.reconstruct``)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -37,10 +38,11 @@ def keep(
     corrections: Sequence[Correction] = (),
     schedule: Schedule | None = None,
 ) -> Client:
-    """Steps of ``optimizer`` on global leaves and the client's own ones; corrections are for the global ones.
+    """Steps of ``optimizer`` on global leaves and the client's own ones; corrections are for the
+    global ones.
 
-    A client serves the global model with its own leaves.  A newcomer trains its local leaves alone, by the same work on
-    its support examples.
+    A client serves the global model with its own leaves.  A newcomer trains its local leaves alone,
+    by the same work on its support examples.
 
     >>> first = {"g": jnp.zeros(()), "l": jnp.zeros(())}
     >>> model = Model(lambda key: first, lambda p, b: (p["g"] + p["l"] - b["a"]) ** 2, local="l")
@@ -50,15 +52,23 @@ def keep(
     check_optimizer(optimizer)
     if not model.local:
         raise InputError(
-            "the model has no local leaves to keep: name them, such as Model(..., local=('head',)), or use fedavg"
+            "the model has no local leaves to keep: name them, such as Model(..., local=('head',)),"
+            " or use fedavg"
         )
 
     def run(offer: PyTree, memory: Own, data: Data, key: Key) -> tuple[Message, Own]:
         factor = 1.0 if schedule is None else schedule(data.round)
         start = {**offer, **own_leaves(model, memory, key)}
-        end, metrics = train(model, optimizer, start, {}, data.phases[0], corrections, offer, factor)
-        kept = Own({name: end[name] for name in model.local}, memory.rounds + (metrics["steps"] > 0))
-        return Message(subtract({name: end[name] for name in offer}, offer), data.examples, metrics), kept
+        end, metrics = train(
+            model, optimizer, start, {}, data.phases[0], corrections, offer, factor
+        )
+        kept = Own(
+            {name: end[name] for name in model.local}, memory.rounds + (metrics["steps"] > 0)
+        )
+        return (
+            Message(subtract({name: end[name] for name in offer}, offer), data.examples, metrics),
+            kept,
+        )
 
     return Client(
         model,
@@ -81,4 +91,7 @@ def own_leaves(model: Model, own: Own, key: Key) -> Params:
     """The leaves that a client keeps; before its first round, local ones are drawn from ``key``."""
     drawn = model.fresh(key)
     kept = {name: own.leaves[name] for name in drawn}
-    return {**own.leaves, **jax.tree.map(lambda new, old: jnp.where(own.rounds > 0, old, new), drawn, kept)}
+    return {
+        **own.leaves,
+        **jax.tree.map(lambda new, old: jnp.where(own.rounds > 0, old, new), drawn, kept),
+    }

@@ -1,4 +1,5 @@
-"""What client parts are made of: the loss of a padded batch, a loop over steps, local descent, the full gradient."""
+"""What client parts are made of: the loss of a padded batch, a loop over steps, local descent, the
+full gradient."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
@@ -13,7 +14,8 @@ from fedslice.types import Array, Batch, Key, Params, Phase, PyTree, Work
 
 Carry = TypeVar("Carry")
 Correction: TypeAlias = Callable[[Params, Params, Params], Params]
-"""``correct(grads, params, start)``: what the optimizer gets in place of the gradient; global leaves only."""
+"""``correct(grads, params, start)``: what the optimizer gets in place of the gradient; global
+leaves only."""
 Schedule: TypeAlias = Callable[[Array], Array]
 """A factor on the client's rate from the number of rounds done, as optax's schedules are."""
 
@@ -31,8 +33,8 @@ def check_rate(rate: float) -> None:
 
 
 def work(steps: int | None, epochs: int | None, batch: int) -> Work:
-    """Local work, checked: ``steps`` batches, ``epochs`` passes, or at most ``steps`` batches of ``epochs`` passes; one
-    epoch where nothing is said."""
+    """Local work, checked: ``steps`` batches, ``epochs`` passes, or at most ``steps`` batches of
+    ``epochs`` passes; one epoch where nothing is said."""
     if steps is None and epochs is None:
         epochs = 1
     for name, value in (("steps", steps), ("epochs", epochs), ("batch", batch)):
@@ -50,7 +52,10 @@ def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
     """The loss of the first ``size`` examples of a batch."""
     losses = model.loss(params, batch)
     if losses.ndim != 1:
-        raise InputError(f"loss must give one number for each example, shape [batch], but gave shape {losses.shape}")
+        raise InputError(
+            "loss must give one number for each example, shape [batch], but gave shape"
+            f" {losses.shape}"
+        )
     real = jnp.arange(losses.shape[0]) < size
     return jnp.sum(jnp.where(real, losses, 0)) / jnp.maximum(size, 1)
 
@@ -58,12 +63,13 @@ def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
 def loop(
     phase: Phase, body: Callable[[Array, Carry, Batch, Array], tuple[Carry, Array]], carry: Carry
 ) -> tuple[Carry, dict[str, Array]]:
-    """``body(number, carry, batch, size) -> (carry, loss)`` for each of the client's steps, and the client's report.
+    """``body(number, carry, batch, size) -> (carry, loss)`` for each of the client's steps, and the
+    client's report.
 
-    A client with less to do stays as it is in the steps beyond its own; the loop is the same for all clients that run
-    side by side, or reading a batch would become a gather.  The report has the mean loss over the steps, the loss of
-    the first one, which is that of the offered model, the examples gone through, and the steps.
-    """
+    A client with less to do stays as it is in the steps beyond its own; the loop is the same for
+    all clients that run side by side, or reading a batch would become a gather.  The report has the
+    mean loss over the steps, the loss of the first one, which is that of the offered model, the
+    examples gone through, and the steps."""
 
     def step(number: Array, state: tuple[Carry, Array, Array]) -> tuple[Carry, Array, Array]:
         carry, total, first = state
@@ -79,7 +85,12 @@ def loop(
     carry, total, first = jax.lax.fori_loop(0, phase.limit, step, (carry, zero, zero))
     steps = phase.steps.astype(jnp.float32)
     seen = jnp.sum(phase.sizes).astype(jnp.float32)
-    return carry, {"loss": total / jnp.maximum(steps, 1), "start_loss": first, "examples": seen, "steps": steps}
+    return carry, {
+        "loss": total / jnp.maximum(steps, 1),
+        "start_loss": first,
+        "examples": seen,
+        "steps": steps,
+    }
 
 
 def descend(
@@ -91,7 +102,8 @@ def descend(
     corrections: Sequence[Correction] = (),
     factor: Array | float = 1.0,
 ) -> tuple[Params, dict[str, Array]]:
-    """Steps of ``optimizer`` from ``offer``; the model after them, without its local leaves, and the report.
+    """Steps of ``optimizer`` from ``offer``; the model after them, without its local leaves, and
+    the report.
 
     The optimizer starts anew; local leaves are drawn afresh from ``key`` and trained along.
     """
@@ -110,17 +122,20 @@ def train(
     start: Params | None = None,
     factor: Array | float = 1.0,
 ) -> tuple[Params, dict[str, Array]]:
-    """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after them, and the report.
+    """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after
+    them, and the report.
 
-    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the rate, and is reported too.
-    """
+    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the rate, and is
+    reported too."""
     anchor = start or {}
 
     def step(
         number: Array, carry: tuple[Params, optax.OptState], batch: Batch, size: Array
     ) -> tuple[tuple[Params, optax.OptState], Array]:
         params, state = carry
-        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**frozen, **p}, batch, size))(params)
+        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**frozen, **p}, batch, size))(
+            params
+        )
         for correct in corrections:
             shared = {name: params[name] for name in anchor}
             grads = {**grads, **correct({name: grads[name] for name in anchor}, shared, anchor)}
@@ -135,11 +150,14 @@ def train(
 def full_gradient(
     model: Model, offer: Params, phase: Phase, examples: Array, key: Key
 ) -> tuple[Params, dict[str, Array]]:
-    """The gradient of the mean loss over all examples of a phase that goes once through them, and the report."""
+    """The gradient of the mean loss over all examples of a phase that goes once through them, and
+    the report."""
     local = model.fresh(key)
 
     def add(number: Array, total: Params, batch: Batch, size: Array) -> tuple[Params, Array]:
-        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(offer)
+        loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(
+            offer
+        )
         share = size / jnp.maximum(examples, 1)
         return jax.tree.map(lambda t, g: t + share * g, total, grads), loss
 
@@ -157,15 +175,20 @@ def negate(tree: PyTree) -> PyTree:
 
 
 def proximal(mu: float) -> Correction:
-    """Gradient of mu/2 ||x - x_t||^2: FedProx (Li et al. 2020).  It pulls clients *towards* the global model.
+    """Gradient of mu/2 ||x - x_t||^2: FedProx (Li et al. 2020).  It pulls clients *towards* the
+    global model.
 
     >>> x, start = {"w": jnp.array(3.0)}, {"w": jnp.array(1.0)}
     >>> float(proximal(0.5)({"w": jnp.array(0.0)}, x, start)["w"])
     1.0
     """
     if mu < 0:
-        raise InputError(f"mu={mu} must not be negative: it would push clients away from the global model")
-    return lambda grads, params, start: jax.tree.map(lambda g, x, x0: g + mu * (x - x0), grads, params, start)
+        raise InputError(
+            f"mu={mu} must not be negative: it would push clients away from the global model"
+        )
+    return lambda grads, params, start: jax.tree.map(
+        lambda g, x, x0: g + mu * (x - x0), grads, params, start
+    )
 
 
 def shift(direction: Params) -> Correction:

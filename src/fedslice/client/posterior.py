@@ -1,11 +1,12 @@
-"""FedPA's client (Al-Shedivat et al. 2021): the update of a Gaussian posterior estimated from local SGD.
+"""FedPA's client (Al-Shedivat et al. 2021): the update of a Gaussian posterior estimated from local
+SGD.
 
     samples x_1 ... x_l: means of the iterates over windows of steps, after burn-in
     update = -Sigma^-1 (x - mean),  Sigma = r I + (1 - r) S,  r = 1 / (1 + (l - 1) rho),  S the samples' covariance
 
-The inverse is applied through the l x l system of the Woodbury identity, which gives what the paper's recursion gives.
-One sample is FedAvg on the averaged iterate.  During the first ``burn_in_rounds`` rounds the client is FedAvg's.
-"""
+The inverse is applied through the l x l system of the Woodbury identity, which gives what the
+paper's recursion gives. One sample is FedAvg on the averaged iterate.  During the first
+``burn_in_rounds`` rounds the client is FedAvg's."""
 
 import jax
 import jax.numpy as jnp
@@ -60,14 +61,20 @@ def posterior(
         early = data.round < burn_in_rounds
         update = jax.tree.map(lambda a, b: jnp.where(early, a, b), plain, averaged)
         some = metrics["steps"] > 0
-        return Message(jax.tree.map(lambda leaf: jnp.where(some, leaf, 0), update), data.examples, metrics), memory
+        return (
+            Message(
+                jax.tree.map(lambda leaf: jnp.where(some, leaf, 0), update), data.examples, metrics
+            ),
+            memory,
+        )
 
     local = work(burn_in + samples * window, None, batch)
     return Client(model, (local,), lambda params: (), run)
 
 
 def posterior_update(samples: Array, shrinkage: float) -> Array:
-    """Sigma^-1 applied to the mean of ``samples`` [l, d], given as differences from the global model.
+    """Sigma^-1 applied to the mean of ``samples`` [l, d], given as differences from the global
+    model.
 
     >>> posterior_update(jnp.array([[2.0, 1.0]]), 0.1).tolist()
     [2.0, 1.0]

@@ -4,10 +4,9 @@
     U   g <- g - Opt_u(grad_g F(g, l; query)),    k_u times, l frozen
     sends g's change, with the number of query examples as its weight
 
-Nothing is kept between rounds and l never leaves the client.  With k_u = 1 and SGD this is first-order meta-learning:
-the update is -rate times the gradient of the query loss at the rebuilt l.  ``split="none"`` uses all examples for both;
-``joint`` trains l along with g in U.
-"""
+Nothing is kept between rounds and l never leaves the client.  With k_u = 1 and SGD this is
+first-order meta-learning: the update is -rate times the gradient of the query loss at the rebuilt
+l.  ``split="none"`` uses all examples for both; ``joint`` trains l along with g in U."""
 
 from collections.abc import Sequence
 
@@ -15,9 +14,9 @@ import optax
 
 from fedslice.client import adapt
 from fedslice.client.local import Correction, Schedule, check_optimizer, subtract, train
+from fedslice.data.halves import Split
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.parts import Split
 from fedslice.types import Client, Data, Key, Message, PyTree
 
 
@@ -36,11 +35,13 @@ def reconstruct(
     corrections: Sequence[Correction] = (),
     schedule: Schedule | None = None,
 ) -> Client:
-    """R with the optimizer ``reconstruction``, then U with ``optimizer``; both start anew each round.
+    """R with the optimizer ``reconstruction``, then U with ``optimizer``; both start anew each
+    round.
 
-    Each phase goes ``steps``, ``epochs``, or at most ``steps`` batches of ``epochs`` passes.  ``schedule`` is a factor
-    on U's rate by round.  A client without query examples sends nothing, with weight zero; one without support trains
-    g at its fresh l.  A model without local leaves skips R.
+    Each phase goes ``steps``, ``epochs``, or at most ``steps`` batches of ``epochs`` passes.
+    ``schedule`` is a factor on U's rate by round.  A client without query examples sends nothing,
+    with weight zero; one without support trains g at its fresh l.  A model without local leaves
+    skips R.
 
     >>> from fedslice.tasks import quadratic
     >>> model = quadratic.example1(clients=4).model
@@ -48,11 +49,19 @@ def reconstruct(
     'query'
     """
     check_optimizer(optimizer)
-    for name, value in (("reconstruct_steps", reconstruct_steps), ("reconstruct_epochs", reconstruct_epochs)):
+    for name, value in (
+        ("reconstruct_steps", reconstruct_steps),
+        ("reconstruct_epochs", reconstruct_epochs),
+    ):
         if value is not None and value < 1:
             raise InputError(f"{name}={value} must be at least 1")
     recover = adapt.reconstruction(
-        model, reconstruction, steps=reconstruct_steps, epochs=reconstruct_epochs, batch=batch, split=split
+        model,
+        reconstruction,
+        steps=reconstruct_steps,
+        epochs=reconstruct_epochs,
+        batch=batch,
+        split=split,
     )
     update = adapt.part_work(steps, epochs, batch, "query", split)
 

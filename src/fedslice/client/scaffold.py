@@ -1,20 +1,29 @@
-"""SCAFFOLD's client (Karimireddy et al. 2020): local steps with the drift taken out by control variates.
+"""SCAFFOLD's client (Karimireddy et al. 2020): local steps with the drift taken out by control
+variates.
 
     y <- y - eta (g(y) - c_i + c)
     c_i+ = c_i - c + (x - y) / (tau eta)     option II, or grad f_i(x), option I
     sends y - x and c_i+ - c_i; all variates start at 0
 
-With tables a client keeps c_i for its own rows only, and all of them move in every step, so it works on all of S(i).
-Rows that it does not hold have g = 0 and c_i = 0 for ever: in a dense model they move by -eta c a step, which needs no
-client.  So of its own rows it sends how they differ from that, y - x + tau eta c, with tau eta, and the server does
-the rest (:mod:`fedslice.server.scaffold`): the published method, to rounding, on slices.
-"""
+With tables a client keeps c_i for its own rows only, and all of them move in every step, so it
+works on all of S(i). Rows that it does not hold have g = 0 and c_i = 0 for ever: in a dense model
+they move by -eta c a step, which needs no client.  So of its own rows it sends how they differ from
+that, y - x + tau eta c, with tau eta, and the server does the rest
+(:mod:`fedslice.server.scaffold`): the published method, to rounding, on slices."""
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import check_rate, descend, everything, full_gradient, shift, subtract, work
+from fedslice.client.local import (
+    check_rate,
+    descend,
+    everything,
+    full_gradient,
+    shift,
+    subtract,
+    work,
+)
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Array, Client, Data, Key, Message, PyTree
@@ -32,14 +41,18 @@ def scaffold(
 ) -> Client:
     """SGD of the given rate with control variates; the offer is (params, c).
 
-    With ``holders`` c of a row is the mean over its holders, who alone move it: y - x is sent as it is.
+    With ``holders`` c of a row is the mean over its holders, who alone move it: y - x is sent as it
+    is.
 
     >>> from fedslice.tasks import quadratic
     >>> scaffold(quadratic.example1(clients=4).model, 0.1, steps=2, batch=1).rows
     'held'
     """
     if option not in (1, 2):
-        raise InputError(f"option={option}: SCAFFOLD has options 1 (a full gradient) and 2 (from the local steps)")
+        raise InputError(
+            f"option={option}: SCAFFOLD has options 1 (a full gradient) and 2 (from the local"
+            " steps)"
+        )
     local = work(steps, epochs, batch)
 
     check_rate(rate)
@@ -60,11 +73,16 @@ def scaffold(
         if holders or not model.tables:
             return Message(update, data.examples, metrics, {"variate": change}), kept
         span = rate * metrics["steps"]
-        update = {name: plus(leaf, span, c[name]) if name in model.tables else leaf for name, leaf in update.items()}
+        update = {
+            name: plus(leaf, span, c[name]) if name in model.tables else leaf
+            for name, leaf in update.items()
+        }
         return Message(update, data.examples, metrics, {"variate": change, "span": span}), kept
 
     works = (local,) if option == 2 else (local, everything(batch))
-    return Client(model, works, lambda params: jax.tree.map(jnp.zeros_like, params), run, rows="held")
+    return Client(
+        model, works, lambda params: jax.tree.map(jnp.zeros_like, params), run, rows="held"
+    )
 
 
 def plus(leaf: PyTree, factor: Array, direction: PyTree) -> PyTree:
@@ -74,5 +92,7 @@ def plus(leaf: PyTree, factor: Array, direction: PyTree) -> PyTree:
     [[4.0], [7.0]]
     """
     return jax.tree.map(
-        lambda x, d: x + factor.reshape(factor.shape + (1,) * (d.ndim - factor.ndim)) * d, leaf, direction
+        lambda x, d: x + factor.reshape(factor.shape + (1,) * (d.ndim - factor.ndim)) * d,
+        leaf,
+        direction,
     )

@@ -1,4 +1,5 @@
-"""Local training with any optax optimizer: ClientOpt of FedOpt (Reddi et al. 2021), SGD in FedAvg (McMahan et al.).
+"""Local training with any optax optimizer: ClientOpt of FedOpt (Reddi et al. 2021), SGD in FedAvg
+(McMahan et al.).
 
     x_{j+1} = x_j - ClientOpt(grad F(x_j, xi_j)),  j = 1 ... I;     update = x_{I+1} - x_1
 
@@ -24,7 +25,8 @@ def sgd(
     corrections: Sequence[Correction] = (),
     schedule: Schedule | None = None,
 ) -> Client:
-    """Steps of ``optimizer`` on the client's mini-batches; ``schedule`` is a factor on its rate by round.
+    """Steps of ``optimizer`` on the client's mini-batches; ``schedule`` is a factor on its rate by
+    round.
 
     >>> from fedslice.tasks import quadratic
     >>> sgd(quadratic.example1(clients=4).model, optax.sgd(0.5), steps=1, batch=1).work[0].steps

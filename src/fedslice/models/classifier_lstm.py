@@ -1,9 +1,10 @@
-"""Text classification with two LSTM layers: the Sent140 model of FedSubAvg (Ding et al. 2022), as LEAF's.
+"""Text classification with two LSTM layers: the Sent140 model of FedSubAvg (Ding et al. 2022), as
+LEAF's.
 
     x_t = embedding of token t (25)  ->  LSTM 100  ->  LSTM 100  ->  h at the last token  ->  p = sigmoid(w . h + b)
 
-The loss is the binary cross-entropy.  The embeddings are trained, from uniform(-0.05, 0.05) as Keras draws them.
-"""
+The loss is the binary cross-entropy.  The embeddings are trained, from uniform(-0.05, 0.05) as
+Keras draws them."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,11 @@ from fedslice.models import lstm
 from fedslice.types import Array, Batch, Key, Params
 
 
-def classifier_lstm(vocabulary: int, embedding: int = 25, hidden: int = 100, layers: int = 2) -> Model:
-    """The model over a table ``embedding`` indexed by the field ``tokens`` [length], -1 where padded; ``label`` 0 or 1.
+def classifier_lstm(
+    vocabulary: int, embedding: int = 25, hidden: int = 100, layers: int = 2
+) -> Model:
+    """The model over a table ``embedding`` indexed by the field ``tokens`` [length], -1 where
+    padded; ``label`` 0 or 1.
 
     A text without any token has the hidden state zero.
 
@@ -27,7 +31,9 @@ def classifier_lstm(vocabulary: int, embedding: int = 25, hidden: int = 100, lay
         keys = jax.random.split(key, layers + 1)
         widths = [embedding] + [hidden] * (layers - 1)
         return {
-            "lstm": [lstm.init(each, width, hidden) for each, width in zip(keys[1:], widths, strict=True)],
+            "lstm": [
+                lstm.init(each, width, hidden) for each, width in zip(keys[1:], widths, strict=True)
+            ],
             "weight": jax.nn.initializers.glorot_uniform()(keys[0], (hidden, 1))[:, 0],
             "bias": jnp.zeros(()),
         }
@@ -37,7 +43,10 @@ def classifier_lstm(vocabulary: int, embedding: int = 25, hidden: int = 100, lay
         states = lstm.stack(params["lstm"], lookup(params["embedding"], tokens))
         order = jnp.arange(len(tokens))[:, None]
         last = jnp.max(jnp.where(tokens < 0, -1, order), axis=0)
-        return jnp.sum(jnp.where((order == last)[:, :, None], states, 0), axis=0) @ params["weight"] + params["bias"]
+        return (
+            jnp.sum(jnp.where((order == last)[:, :, None], states, 0), axis=0) @ params["weight"]
+            + params["bias"]
+        )
 
     def loss(params: Params, batch: Batch) -> Array:
         z = logit(params, batch)
@@ -47,7 +56,9 @@ def classifier_lstm(vocabulary: int, embedding: int = 25, hidden: int = 100, lay
         return ((logit(params, batch) > 0) == (batch["label"] > 0.5)).astype(jnp.float32)
 
     table = Table(rows=vocabulary, fields=("tokens",), shape=(embedding,), init=_small)
-    return Model(init, loss, {"embedding": table}, metrics={"accuracy": accuracy}, ranges={"label": 2})
+    return Model(
+        init, loss, {"embedding": table}, metrics={"accuracy": accuracy}, ranges={"label": 2}
+    )
 
 
 def _small(key: Key, shape: tuple[int, ...]) -> Array:

@@ -1,8 +1,9 @@
 """DIN, the deep interest network: will this user like this item, given what the user liked before?
 
-Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, in the layout of the FedSubAvg paper.
-With q the embedding of the target item and k_1 ... k_L those of the history (each followed by that of its category, if
-there are categories), u the user's and s the sum of the k_j:
+Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, in the layout of
+the FedSubAvg paper. With q the embedding of the target item and k_1 ... k_L those of the history
+(each followed by that of its category, if there are categories), u the user's and s the sum of the
+k_j:
 
     a_j   = w(sigmoid(V(sigmoid(U [q, k_j, q - k_j, q * k_j]))))         80 and 40 units, then one number
     h     = sum_j softmax(a)_j k_j                                       over the real entries of the history
@@ -10,12 +11,13 @@ there are categories), u the user's and s the sum of the k_j:
 
     dice(x) = x (p + slope (1 - p)),   p = sigmoid((x - mean x) / deviation of x)
 
-The paper's Dice takes mean and deviation over the examples of a batch.  Here they are taken over the units of the layer
-for each example alone, as in layer normalisation: so no example's score depends on which others are scored with it, on
-how a client's examples fall into batches, or on padding, and training and evaluation compute the same function.  Like
-the paper's it does not change when all of x is scaled, so it works for small first embeddings as for large ones.
-``scale`` and ``shift`` are those of the paper's input normalisation, whose moving averages its code never updates.
-"""
+The paper's Dice takes mean and deviation over the examples of a batch.  Here they are taken over
+the units of the layer for each example alone, as in layer normalisation: so no example's score
+depends on which others are scored with it, on how a client's examples fall into batches, or on
+padding, and training and evaluation compute the same function.  Like the paper's it does not change
+when all of x is scaled, so it works for small first embeddings as for large ones. ``scale`` and
+``shift`` are those of the paper's input normalisation, whose moving averages its code never
+updates."""
 
 import math
 
@@ -32,8 +34,9 @@ TINY = 1e-8  # far below the variance of a layer's units at the start, which is 
 
 
 def din(users: int, items: int, categories: int = 0, width: int = 18) -> Model:
-    """The model over the fields ``user``, ``item``, ``history`` [batch, L] and ``label`` (0 or 1); with ``categories``
-    also ``category`` and ``history_category`` [batch, L].  Histories are padded with -1, and may be empty.
+    """The model over the fields ``user``, ``item``, ``history`` [batch, L] and ``label`` (0 or 1);
+    with ``categories`` also ``category`` and ``history_category`` [batch, L].  Histories are padded
+    with -1, and may be empty.
 
     >>> model = din(users=10, items=100, categories=5)
     >>> model.spaces
@@ -51,17 +54,25 @@ def din(users: int, items: int, categories: int = 0, width: int = 18) -> Model:
         tower = _layers(keys[1], (inputs, *HIDDEN))
         for layer in tower[:-1]:
             layer["slope"] = jnp.zeros_like(layer["bias"])
-        return {"attention": _layers(keys[0], (4 * whole, *ATTENTION)), "input": shape, "tower": tower}
+        return {
+            "attention": _layers(keys[0], (4 * whole, *ATTENTION)),
+            "input": shape,
+            "tower": tower,
+        }
 
     def logit(params: Params, batch: Batch) -> Array:
         target = lookup(params["item"], batch["item"])
         history = lookup(params["item"], batch["history"])
         if categories:
             target = jnp.concatenate([target, lookup(params["category"], batch["category"])], -1)
-            history = jnp.concatenate([history, lookup(params["category"], batch["history_category"])], -1)
+            history = jnp.concatenate(
+                [history, lookup(params["category"], batch["history_category"])], -1
+            )
         interest = attend(params["attention"], target, history, batch["history"] >= 0)
         total = jnp.sum(history, 1)
-        x = jnp.concatenate([lookup(params["user"], batch["user"]), target, total, target * total, interest], -1)
+        x = jnp.concatenate(
+            [lookup(params["user"], batch["user"]), target, total, target * total, interest], -1
+        )
         x = params["input"]["scale"] * x + params["input"]["shift"]
         *hidden, last = params["tower"]
         for layer in hidden:
@@ -73,14 +84,19 @@ def din(users: int, items: int, categories: int = 0, width: int = 18) -> Model:
         z = logit(params, batch)
         return jax.nn.softplus(z) - batch["label"] * z
 
-    made = {name: Table(rows, fields, (width,), _spread(rows, width)) for name, (rows, fields) in tables.items()}
+    made = {
+        name: Table(rows, fields, (width,), _spread(rows, width))
+        for name, (rows, fields) in tables.items()
+    }
     return Model(init, loss, made, metrics={"auc": auc(logit)}, ranges={"label": 2})
 
 
 def attend(layers: list[Params], target: Array, history: Array, real: Array) -> Array:
-    """The mean of ``history`` [batch, L, d] weighted by its relevance to ``target`` [batch, d]; zeros if none is real.
+    """The mean of ``history`` [batch, L, d] weighted by its relevance to ``target`` [batch, d];
+    zeros if none is real.
 
-    The first layer is applied to the four parts of its input one by one: q and q - k cost nothing for each entry.
+    The first layer is applied to the four parts of its input one by one: q and q - k cost nothing
+    for each entry.
 
     >>> layers = _layers(jax.random.key(0), (8, 3, 1))
     >>> attend(layers, jnp.ones((1, 2)), jnp.ones((1, 4, 2)), jnp.zeros((1, 4), bool)).tolist()
@@ -105,7 +121,9 @@ def dice(x: Array, slope: Array) -> Array:
     [-0.54, 1.46]
     """
     centred = x - jnp.mean(x, -1, keepdims=True)
-    p = jax.nn.sigmoid(centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + TINY))
+    p = jax.nn.sigmoid(
+        centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), -1, keepdims=True) + TINY)
+    )
     return x * (p + slope * (1 - p))
 
 
@@ -114,7 +132,9 @@ def _layers(key: Key, sizes: tuple[int, ...]) -> list[Params]:
     make = jax.nn.initializers.glorot_uniform()
     keys = jax.random.split(key, len(sizes) - 1)
     pairs = zip(keys, sizes[:-1], sizes[1:], strict=True)
-    return [{"weight": make(k, (wide, narrow)), "bias": jnp.zeros(narrow)} for k, wide, narrow in pairs]
+    return [
+        {"weight": make(k, (wide, narrow)), "bias": jnp.zeros(narrow)} for k, wide, narrow in pairs
+    ]
 
 
 def _linear(layer: Params, x: Array) -> Array:

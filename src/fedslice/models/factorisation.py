@@ -2,9 +2,9 @@
 
     rating ~ u . q        loss (u . q - rating)^2
 
-u, the user's vector, stays with the user; q, the film's, is a row of the table ``item``.  There is no bias.  Both start
-uniform in (-0.05, 0.05).  Singhal et al., "Federated Reconstruction: Partially Local Federated Learning" (2021).
-"""
+u, the user's vector, stays with the user; q, the film's, is a row of the table ``item``.  There is
+no bias.  Both start uniform in (-0.05, 0.05).  Singhal et al., "Federated Reconstruction: Partially
+Local Federated Learning" (2021)."""
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,16 @@ SPREAD = 0.05  # of the first values
 HIGHEST = 5.0  # rating
 
 
-def factorisation(items: int, dimension: int = 50, users: int | None = None, stars: float = 1.0) -> Model:
+def factorisation(
+    items: int, dimension: int = 50, users: int | None = None, stars: float = 1.0
+) -> Model:
     """The model of ``items`` films, indexed by the field ``movie``, for the field ``rating``.
 
-    The user's vector is a local leaf, or, where the number of ``users`` is given, a row of a table indexed by the field
-    ``user``: the centralised baseline, in which the server holds all users' vectors.  ``accuracy`` is how often the
-    prediction is the rating, when rounded to the nearest multiple of ``stars`` from ``stars`` to 5.  The authors' code
-    rounds without holding predictions inside the scale, so that a prediction of 0 is never right there.
+    The user's vector is a local leaf, or, where the number of ``users`` is given, a row of a table
+    indexed by the field ``user``: the centralised baseline, in which the server holds all users'
+    vectors.  ``accuracy`` is how often the prediction is the rating, when rounded to the nearest
+    multiple of ``stars`` from ``stars`` to 5.  The authors' code rounds without holding predictions
+    inside the scale, so that a prediction of 0 is never right there.
 
     >>> model = factorisation(items=3706)
     >>> model.local, model.tables["item"].rows * model.tables["item"].width

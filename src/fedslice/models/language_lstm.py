@@ -1,11 +1,12 @@
-"""Next-token prediction with LSTM layers: the Stack Overflow model of Reddi et al. (2021) and of FedRecon (2021).
+"""Next-token prediction with LSTM layers: the Stack Overflow model of Reddi et al. (2021) and of
+FedRecon (2021).
 
     x_t = embedding of token t (96)  ->  LSTM 670  ->  linear 96  ->  softmax(W y_t + b) over all tokens
 
-With ten thousand words and four special tokens that is 4,050,748 numbers, as Reddi et al. count them.  In FedRecon the
-words outside the vocabulary are hashed to buckets whose vectors are local: each client has its own.
-Without the linear map, and with two layers of 256 over 8 numbers a letter, it is the usual Shakespeare model.
-"""
+With ten thousand words and four special tokens that is 4,050,748 numbers, as Reddi et al. count
+them.  In FedRecon the words outside the vocabulary are hashed to buckets whose vectors are local:
+each client has its own. Without the linear map, and with two layers of 256 over 8 numbers a letter,
+it is the usual Shakespeare model."""
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +30,18 @@ def language_lstm(
     project: int | None = 96,
     tied: bool = False,
 ) -> Model:
-    """Predicts the field ``next`` [length] from ``tokens`` [length]; -1 is padding in both, at the end.
+    """Predicts the field ``next`` [length] from ``tokens`` [length]; -1 is padding in both, at the
+    end.
 
-    Ids below ``vocabulary`` are tokens; the ``specials`` after them (where a text begins and ends, the unknown word)
-    are learned too but do not count in the accuracy.  With ``buckets`` an unknown word is -1 in ``tokens`` and has the
-    number of its bucket in a field ``bucket`` [length], which is -1 elsewhere; in ``next`` the buckets come after the
-    specials, and do not count either.  The buckets' vectors are a table, or with ``local_buckets`` a local leaf; their
-    output weights are global, as in the authors' code.  ``project`` is the width of the linear map, None for no such
-    map.  With ``tied`` the output weights are the embeddings: then these are dense, for a client that holds the rows of
-    its own words could not score the others.  A text's loss is the mean over its targets.
+    Ids below ``vocabulary`` are tokens; the ``specials`` after them (where a text begins and ends,
+    the unknown word) are learned too but do not count in the accuracy.  With ``buckets`` an unknown
+    word is -1 in ``tokens`` and has the number of its bucket in a field ``bucket`` [length], which
+    is -1 elsewhere; in ``next`` the buckets come after the specials, and do not count either.  The
+    buckets' vectors are a table, or with ``local_buckets`` a local leaf; their output weights are
+    global, as in the authors' code.  ``project`` is the width of the linear map, None for no such
+    map.  With ``tied`` the output weights are the embeddings: then these are dense, for a client
+    that holds the rows of its own words could not score the others.  A text's loss is the mean over
+    its targets.
 
     >>> model = language_lstm(10_000, specials=1, buckets=500, local_buckets=True)
     >>> model.local, {name: table.rows for name, table in model.tables.items()}
@@ -46,9 +50,14 @@ def language_lstm(
     if buckets < 0:
         raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")
     if local_buckets and not buckets:
-        raise InputError("local_buckets=True needs buckets=, their number, 500 in FedRecon; without, nothing is local")
+        raise InputError(
+            "local_buckets=True needs buckets=, their number, 500 in FedRecon; without, nothing is"
+            " local"
+        )
     if tied and buckets:
-        raise InputError("tied=True and buckets= do not go together: buckets have no row among the embeddings")
+        raise InputError(
+            "tied=True and buckets= do not go together: buckets have no row among the embeddings"
+        )
     if tied and (project or hidden) != embedding:
         raise InputError(f"tied=True needs project={embedding}, the width of the embeddings")
     known = vocabulary + specials
@@ -77,12 +86,20 @@ def language_lstm(
     def hits(params: Params, batch: Batch) -> tuple[Array, Array]:
         return next_token.hits(logits(params, batch), batch["next"].T, vocabulary, axis=0)
 
-    tables = {} if tied else {"embedding": Table(rows=known, fields=("tokens",), shape=(embedding,), init=_small)}
+    tables = (
+        {}
+        if tied
+        else {"embedding": Table(rows=known, fields=("tokens",), shape=(embedding,), init=_small)}
+    )
     if buckets and not local_buckets:
         tables["buckets"] = Table(rows=buckets, fields=("bucket",), shape=(embedding,), init=_small)
     local = ("buckets",) if local_buckets else ()
-    ranges = {"next": range(-1, classes)} | ({"bucket": range(-1, buckets)} if local_buckets else {})
-    return Model(init, loss, tables, local, {"accuracy": metrics.ratio(hits, more=True)}, ranges=ranges)
+    ranges = {"next": range(-1, classes)} | (
+        {"bucket": range(-1, buckets)} if local_buckets else {}
+    )
+    return Model(
+        init, loss, tables, local, {"accuracy": metrics.ratio(hits, more=True)}, ranges=ranges
+    )
 
 
 _glorot = jax.nn.initializers.glorot_uniform()
@@ -97,7 +114,10 @@ def _layers(key: Key, widths: list[int], project: int | None, classes: int) -> P
     pairs = zip(keys[1:], widths[:-1], widths[1:], strict=True)
     params: Params = {"lstm": [lstm.init(*each) for each in pairs], "bias": jnp.zeros(classes)}
     if project:
-        params["project"] = {"weight": _glorot(keys[0], (widths[-1], project)), "bias": jnp.zeros(project)}
+        params["project"] = {
+            "weight": _glorot(keys[0], (widths[-1], project)),
+            "bias": jnp.zeros(project),
+        }
     return params
 
 

@@ -1,18 +1,19 @@
 """Layers of image models: convolutions, group normalisation, and what makes a classifier of them.
 
-Images are [batch, height, width, channels].  A convolution with an odd kernel of size k and stride s has zero padding
-(k - 1) / 2 on all sides:
+Images are [batch, height, width, channels].  A convolution with an odd kernel of size k and stride
+s has zero padding (k - 1) / 2 on all sides:
 
     y[h, w, o] = sum over i, j, c of kernel[i, j, c, o] x[s h + i - (k - 1) / 2, s w + j - (k - 1) / 2, c]
 
-It is computed as one matrix product of the k x k shifted images, a depthwise one as a sum of k x k products.  XLA's own
-convolution, and above all its gradient, is far slower on a CPU inside the loops that clients run in: measured for 20
-images, forward and back, 3 times slower with 8 channels, 18 to 27 times with 16 to 512, and over 70 times depthwise.
+It is computed as one matrix product of the k x k shifted images, a depthwise one as a sum of k x k
+products.  XLA's own convolution, and above all its gradient, is far slower on a CPU inside the
+loops that clients run in: measured for 20 images, forward and back, 3 times slower with 8 channels,
+18 to 27 times with 16 to 512, and over 70 times depthwise.
 
-Group normalisation (Wu and He 2018): each example's channels, in ``groups`` equal groups, are brought to mean 0 and
-variance 1 over the group and the image, then scaled and shifted by channel.  Unlike batch normalisation it does not mix
-examples, which clients with few labels need (Hsieh et al. 2020, who use 2 groups).
-"""
+Group normalisation (Wu and He 2018): each example's channels, in ``groups`` equal groups, are
+brought to mean 0 and variance 1 over the group and the image, then scaled and shifted by channel.
+Unlike batch normalisation it does not mix examples, which clients with few labels need (Hsieh et
+al. 2020, who use 2 groups)."""
 
 from collections.abc import Callable
 
@@ -54,7 +55,11 @@ def _shifted(x: Array, size: int, stride: int) -> list[Array]:
     rows, columns = (-(-length // stride) for length in x.shape[1:3])
     wide = jnp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     ends = (stride * (rows - 1) + 1, stride * (columns - 1) + 1)
-    return [wide[:, i : i + ends[0] : stride, j : j + ends[1] : stride, :] for i in range(size) for j in range(size)]
+    return [
+        wide[:, i : i + ends[0] : stride, j : j + ends[1] : stride, :]
+        for i in range(size)
+        for j in range(size)
+    ]
 
 
 def normalise(leaves: Params, x: Array, groups: int = 2) -> Array:
@@ -69,7 +74,9 @@ def normalise(leaves: Params, x: Array, groups: int = 2) -> Array:
     mean = jnp.mean(grouped, (1, 3), keepdims=True)
     centred = grouped - mean
     variance = jnp.mean(centred**2, (1, 3), keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + EPSILON)).reshape(x.shape) * leaves["scale"] + leaves["shift"]
+    return (centred * jax.lax.rsqrt(variance + EPSILON)).reshape(x.shape) * leaves[
+        "scale"
+    ] + leaves["shift"]
 
 
 def norm(channels: int) -> Params:
@@ -82,7 +89,8 @@ def norm(channels: int) -> Params:
 
 
 def normal(key: Key, *shape: int, gain: float = 2.0) -> Array:
-    """Weights ~ N(0, gain / fan in), the fan in being all axes but the last (He et al. 2015: gain 2 before a ReLU).
+    """Weights ~ N(0, gain / fan in), the fan in being all axes but the last (He et al. 2015: gain 2
+    before a ReLU).
 
     >>> normal(jax.random.key(0), 3, 3, 16, 8).shape
     (3, 3, 16, 8)
@@ -102,8 +110,11 @@ def pixels(image: Array) -> Array:
     return image.astype(jnp.float32) / 127.5 - 1
 
 
-def classifier(init: Callable[[Key], Params], logits: Callable[[Params, Batch], Array], classes: int) -> Model:
-    """The model that predicts the field ``label`` by a softmax over ``logits(params, batch)`` [batch, classes].
+def classifier(
+    init: Callable[[Key], Params], logits: Callable[[Params, Batch], Array], classes: int
+) -> Model:
+    """The model that predicts the field ``label`` by a softmax over ``logits(params, batch)``
+    [batch, classes].
 
     >>> model = classifier(lambda key: {"w": jnp.zeros((4, 3))}, lambda p, b: b["x"] @ p["w"], 3)
     >>> batch = {"x": jnp.ones((1, 4)), "label": jnp.array([2])}
@@ -124,4 +135,7 @@ def classifier(init: Callable[[Key], Params], logits: Callable[[Params, Batch], 
 def check_width(channels: int, groups: int) -> None:
     """Refuse channels that do not divide into groups."""
     if channels < 1 or groups < 1 or channels % groups:
-        raise InputError(f"{channels} channels cannot be normalised in {groups} groups: give a multiple of {groups}")
+        raise InputError(
+            f"{channels} channels cannot be normalised in {groups} groups: give a multiple of"
+            f" {groups}"
+        )

@@ -1,18 +1,20 @@
-"""Long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000), written for speed.
+"""Long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000),
+written for speed.
 
     i, f, o = sigmoid(z)   g = tanh(z)    where z = x_t Wx + h_{t-1} Wh + b, in four parts [i, f, o, g]
     c_t = f c_{t-1} + i g
     h_t = o tanh(c_t)                     h_0 = c_0 = 0
 
-The backward pass is written out.  With d the gradient of the loss by the hidden states and a bar for "gradient by",
+The backward pass is written out.  With d the gradient of the loss by the hidden states and a bar
+for "gradient by",
 
     h'  = d_t + z'_{t+1} Wh^T             c' = c'_{t+1} f_{t+1} + h' o (1 - tanh(c_t)^2)
     z'  = [c' g i(1 - i),  c' c_{t-1} f(1 - f),  h' tanh(c_t) o(1 - o),  c' i(1 - g^2)]
     Wx' = sum_t x_t^T z'_t     Wh' = sum_t h_{t-1}^T z'_t     b' = sum_t z'_t     x'_t = z'_t Wx^T
 
-Only h Wh and z' Wh^T depend on the step before, so only they stay in the loops; everything else is one large product or
-one pass over all steps.  All that autodiff would do inside its loop, above all a weight gradient at each step, is gone.
-"""
+Only h Wh and z' Wh^T depend on the step before, so only they stay in the loops; everything else is
+one large product or one pass over all steps.  All that autodiff would do inside its loop, above all
+a weight gradient at each step, is gone."""
 
 from typing import TypeAlias
 
@@ -22,11 +24,13 @@ import jax.numpy as jnp
 from fedslice.types import Array, Key
 
 Layer: TypeAlias = dict[str, Array]
-"""``input`` [inputs, 4 hidden], ``hidden`` [hidden, 4 hidden], ``bias`` [4 hidden]; gates in the order i, f, o, g."""
+"""``input`` [inputs, 4 hidden], ``hidden`` [hidden, 4 hidden], ``bias`` [4 hidden]; gates in the
+order i, f, o, g."""
 
 
 def init(key: Key, inputs: int, hidden: int) -> Layer:
-    """First values as Keras draws them: Glorot uniform, orthogonal, and zeros but ones for the forget gate.
+    """First values as Keras draws them: Glorot uniform, orthogonal, and zeros but ones for the
+    forget gate.
 
     >>> layer = init(jax.random.key(0), inputs=25, hidden=100)
     >>> {name: leaf.shape for name, leaf in layer.items()}
@@ -81,7 +85,9 @@ def _forward(layer: Layer, inputs: Array) -> tuple[Array, Saved]:
         return (hidden, cell), (hidden, cell, gates, new)
 
     zero = jnp.zeros((batch, size), driven.dtype)
-    _, (states, cells, gates, news) = jax.lax.scan(step, (zero, zero), driven.reshape(length, batch, 4 * size))
+    _, (states, cells, gates, news) = jax.lax.scan(
+        step, (zero, zero), driven.reshape(length, batch, 4 * size)
+    )
     return states, (layer, inputs, states, cells, gates, news)
 
 
@@ -91,12 +97,20 @@ def _backward(saved: Saved, outer: Array) -> tuple[Layer, Array]:
     into, keep, out = jnp.split(gates, 3, axis=2)
     bent = jnp.tanh(cell)
     before = jnp.pad(cell[:-1], ((1, 0), (0, 0), (0, 0)))
-    # z' is these factors times c', c', h', c'; side by side and flat, for the step to be one short pass
-    factors = (new * into * (1 - into), before * keep * (1 - keep), bent * out * (1 - out), into * (1 - new * new))
+    # z' is these factors times c', c', h', c'; side by side and flat, for the step to be one short
+    # pass
+    factors = (
+        new * into * (1 - into),
+        before * keep * (1 - keep),
+        bent * out * (1 - out),
+        into * (1 - new * new),
+    )
     factor, leak = jnp.concatenate(factors, 2), out * (1 - bent * bent)
     turned = layer["hidden"].T
 
-    def step(carry: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+    def step(
+        carry: tuple[Array, Array], now: tuple[Array, ...]
+    ) -> tuple[tuple[Array, Array], Array]:
         d_hidden, d_cell = carry
         outer, factor, leak, keep = now
         d_hidden = d_hidden + outer

@@ -1,6 +1,8 @@
-"""MobileNetV2 with group normalisation and without dropout: the Landmarks model of the Field Guide (Wang et al. 2021).
+"""MobileNetV2 with group normalisation and without dropout: the Landmarks model of the Field Guide
+(Wang et al. 2021).
 
-Sandler et al. 2018, table 2; each convolution is followed by a normalisation (2 groups, after Hsu et al. 2020):
+Sandler et al. 2018, table 2; each convolution is followed by a normalisation (2 groups, after Hsu
+et al. 2020):
 
     stem: relu6(conv3(x)), 32 channels, stride 2
     seventeen bottlenecks: expand by 1 x 1 to t times the channels, relu6; 3 x 3 depthwise with the stride, relu6;
@@ -8,9 +10,9 @@ Sandler et al. 2018, table 2; each convolution is followed by a normalisation (2
     last: relu6 of a 1 x 1 convolution to 1,280 channels
     head: softmax of a linear map of the mean over the image, which starts at zero
 
-All channels but the last are multiplied by ``width`` and rounded to multiples of 8 (never below 90% of the product);
-the last only if ``width`` is above 1.  With width 1 there are 2,223,872 parameters and 1,281 for each class.
-"""
+All channels but the last are multiplied by ``width`` and rounded to multiples of 8 (never below 90%
+of the product); the last only if ``width`` is above 1.  With width 1 there are 2,223,872 parameters
+and 1,281 for each class."""
 
 from functools import partial
 
@@ -19,7 +21,16 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.models.layers import check_width, classifier, convolve, depthwise, norm, normal, normalise, pixels
+from fedslice.models.layers import (
+    check_width,
+    classifier,
+    convolve,
+    depthwise,
+    norm,
+    normal,
+    normalise,
+    pixels,
+)
 from fedslice.types import Array, Batch, Key, Params
 
 STAGES = (  # expansion, channels, bottlenecks, stride of the first
@@ -32,7 +43,9 @@ STAGES = (  # expansion, channels, bottlenecks, stride of the first
     (6, 320, 1, 1),
 )
 STEM, LAST = 32, 1280
-STRIDES = tuple(stride if first == 0 else 1 for _, _, count, stride in STAGES for first in range(count))
+STRIDES = tuple(
+    stride if first == 0 else 1 for _, _, count, stride in STAGES for first in range(count)
+)
 
 
 def mobilenet2(classes: int, width: float = 1.0, groups: int = 2) -> Model:
@@ -44,7 +57,9 @@ def mobilenet2(classes: int, width: float = 1.0, groups: int = 2) -> Model:
     if not width > 0:
         raise InputError(f"width={width}: give a positive multiplier of the channels")
     check_width(8, groups)
-    return classifier(partial(_init, classes=classes, width=width), partial(_logits, groups=groups), classes)
+    return classifier(
+        partial(_init, classes=classes, width=width), partial(_logits, groups=groups), classes
+    )
 
 
 def _channels(number: float) -> int:
@@ -56,12 +71,16 @@ def _channels(number: float) -> int:
 def _init(key: Key, classes: int, width: float) -> Params:
     keys = iter(jax.random.split(key, len(STRIDES) + 2))
     channels = _channels(STEM * width)
-    leaves: Params = {"stem": {"kernel": normal(next(keys), 3, 3, 3, channels), "norm": norm(channels)}}
+    leaves: Params = {
+        "stem": {"kernel": normal(next(keys), 3, 3, 3, channels), "norm": norm(channels)}
+    }
     number = 0
     for expansion, wanted, count, _ in STAGES:
         for _ in range(count):
             number += 1
-            leaves[f"bottleneck{number}"] = _bottleneck(next(keys), channels, _channels(wanted * width), expansion)
+            leaves[f"bottleneck{number}"] = _bottleneck(
+                next(keys), channels, _channels(wanted * width), expansion
+            )
             channels = _channels(wanted * width)
     last = _channels(LAST * max(1.0, width))
     leaves["last"] = {"kernel": normal(next(keys), 1, 1, channels, last), "norm": norm(last)}
@@ -85,13 +104,17 @@ def _bottleneck(key: Key, channels: int, wanted: int, expansion: int) -> Params:
 
 def _logits(params: Params, batch: Batch, groups: int) -> Array:
     stem, last = params["stem"], params["last"]
-    x = jax.nn.relu6(normalise(stem["norm"], convolve(stem["kernel"], pixels(batch["image"]), 2), groups))
+    x = jax.nn.relu6(
+        normalise(stem["norm"], convolve(stem["kernel"], pixels(batch["image"]), 2), groups)
+    )
     for number, stride in enumerate(STRIDES, 1):
         block = params[f"bottleneck{number}"]
         y = x
         if "expand" in block:
             y = jax.nn.relu6(normalise(block["norm1"], convolve(block["expand"], y), groups))
-        y = jax.nn.relu6(normalise(block["norm2"], depthwise(block["depthwise"], y, stride), groups))
+        y = jax.nn.relu6(
+            normalise(block["norm2"], depthwise(block["depthwise"], y, stride), groups)
+        )
         y = normalise(block["norm3"], convolve(block["project"], y), groups)
         x = x + y if stride == 1 and x.shape == y.shape else y
     x = jax.nn.relu6(normalise(last["norm"], convolve(last["kernel"], x), groups))

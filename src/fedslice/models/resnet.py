@@ -1,6 +1,8 @@
-"""ResNet-18 for small images with group normalisation: the CIFAR-10 model of the Field Guide (Wang et al. 2021).
+"""ResNet-18 for small images with group normalisation: the CIFAR-10 model of the Field Guide (Wang
+et al. 2021).
 
-He et al. 2016, with a 3 x 3 stem of stride 1 and no pooling after it, as is usual for images of 32 x 32:
+He et al. 2016, with a 3 x 3 stem of stride 1 and no pooling after it, as is usual for images of 32
+x 32:
 
     stem: relu(norm(conv3(x))), w channels
     four stages of two blocks with w, 2w, 4w, 8w channels, the last three beginning with stride 2
@@ -16,7 +18,15 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.model import Model
-from fedslice.models.layers import check_width, classifier, convolve, norm, normal, normalise, pixels
+from fedslice.models.layers import (
+    check_width,
+    classifier,
+    convolve,
+    norm,
+    normal,
+    normalise,
+    pixels,
+)
 from fedslice.types import Array, Batch, Key, Params
 
 STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # of the eight blocks
@@ -29,7 +39,9 @@ def resnet18(classes: int = 10, width: int = 64, groups: int = 2) -> Model:
     ['head', 'stem']
     """
     check_width(width, groups)
-    return classifier(partial(_init, classes=classes, width=width), partial(_logits, groups=groups), classes)
+    return classifier(
+        partial(_init, classes=classes, width=width), partial(_logits, groups=groups), classes
+    )
 
 
 def _init(key: Key, classes: int, width: int) -> Params:
@@ -59,7 +71,9 @@ def _block(key: Key, channels: int, wider: int) -> Params:
 
 def _logits(params: Params, batch: Batch, groups: int) -> Array:
     stem = params["stem"]
-    x = jax.nn.relu(normalise(stem["norm"], convolve(stem["kernel"], pixels(batch["image"])), groups))
+    x = jax.nn.relu(
+        normalise(stem["norm"], convolve(stem["kernel"], pixels(batch["image"])), groups)
+    )
     for number, stride in enumerate(STRIDES):
         block = params[f"block{number + 1}"]
         y = jax.nn.relu(normalise(block["norm1"], convolve(block["kernel1"], x, stride), groups))

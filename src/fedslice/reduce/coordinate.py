@@ -1,9 +1,11 @@
 """Coordinate-wise robust means (Yin et al. 2018): median, and trimmed mean.
 
-each number of each row: over the n clients that hold the row, drop the floor(share n) smallest and largest, average
+each number of each row: over the n clients that hold the row, drop the floor(share n) smallest and
+largest, average
 
-A vote needs voters.  Of a cold row a cohort has one or two holders, and a fifth of attackers is often their majority.
-Where n < quorum, the holders' updates are therefore first bounded in norm by the cohort's median client,
+A vote needs voters.  Of a cold row a cohort has one or two holders, and a fifth of attackers is
+often their majority. Where n < quorum, the holders' updates are therefore first bounded in norm by
+the cohort's median client,
 
     delta_i <- delta_i min(1, median_j ||delta_j|| / ||delta_i||)
 
@@ -24,7 +26,8 @@ QUORUM = 10  # of 9 clients at random, a fifth of all being bad, 1 time in 50 th
 
 
 def trimmed(share: float, quorum: int = QUORUM) -> Reduce:
-    """Without the ``share`` smallest and largest of each number, by clients (their weights only scale the result).
+    """Without the ``share`` smallest and largest of each number, by clients (their weights only
+    scale the result).
 
     Rows that fewer than ``quorum`` clients of the round hold are bounded in norm first; 0 for none.
 
@@ -32,12 +35,16 @@ def trimmed(share: float, quorum: int = QUORUM) -> Reduce:
     'trimmed(0.2)'
     """
     if not 0 <= share < 0.5:
-        raise InputError(f"trimmed({share}): the share cut off on each side must be at least 0 and below one half")
+        raise InputError(
+            f"trimmed({share}): the share cut off on each side must be at least 0 and below one"
+            " half"
+        )
     return _reduction(f"trimmed({share:g})", share, quorum)
 
 
 def median(quorum: int = QUORUM) -> Reduce:
-    """The median of each number; rows that fewer than ``quorum`` clients of the round hold are bounded in norm first.
+    """The median of each number; rows that fewer than ``quorum`` clients of the round hold are
+    bounded in norm first.
 
     >>> median().name
     'median'
@@ -47,7 +54,10 @@ def median(quorum: int = QUORUM) -> Reduce:
 
 def _reduction(name: str, share: float | None, quorum: int) -> Reduce:
     if quorum < 0:
-        raise InputError(f"{name}: quorum={quorum} must be 0 (no bound) or the holders below which a row is bounded")
+        raise InputError(
+            f"{name}: quorum={quorum} must be 0 (no bound) or the holders below which a row is"
+            " bounded"
+        )
     return Reduce(name, lambda cohort: (_cut(cohort, share, quorum), jnp.sum(cohort.weight)))
 
 
@@ -62,7 +72,11 @@ def _cut(cohort: Cohort, share: float | None, quorum: int) -> PyTree:
         count = jnp.sum(held, axis=0)
         spread = spread * expand(jnp.where(count < quorum, limit[:, None], 1), spread)
         ordered = jnp.sort(jnp.where(expand(held, spread), spread, jnp.inf), axis=0)
-        cut = jnp.maximum(count - 1, 0) // 2 if share is None else jnp.floor(share * count).astype(count.dtype)
+        cut = (
+            jnp.maximum(count - 1, 0) // 2
+            if share is None
+            else jnp.floor(share * count).astype(count.dtype)
+        )
         place = jnp.arange(len(held))[:, None]
         kept = (place >= cut) & (place < count - cut)
         mean = jnp.sum(jnp.where(expand(kept, ordered), ordered, 0), axis=0)
@@ -72,7 +86,10 @@ def _cut(cohort: Cohort, share: float | None, quorum: int) -> PyTree:
 
     free = jnp.ones_like(bound)  # what comes along with an update (steps, losses) is not one
     limits = {name: bound if name == "update" else free for name in values}
-    return {name: jax.tree.map(partial(leaf, limits[name]), cohort.tags[name], values[name]) for name in values}
+    return {
+        name: jax.tree.map(partial(leaf, limits[name]), cohort.tags[name], values[name])
+        for name in values
+    }
 
 
 def _bounds(cohort: Cohort, values: PyTree) -> Array:

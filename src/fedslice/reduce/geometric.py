@@ -1,4 +1,5 @@
-"""The geometric median, RFA (Pillutla et al. 2022): the point with the least sum of distances to the updates.
+"""The geometric median, RFA (Pillutla et al. 2022): the point with the least sum of distances to
+the updates.
 
     z_m = sum_i b_i delta_{i,m} / sum_i b_i over the holders of m,   b_i = w_i / max(eps, ||delta_i - z on S(i)||)
 
@@ -21,7 +22,9 @@ def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
     'geometric'
     """
     if steps < 1 or not floor > 0:
-        raise InputError(f"geometric(steps={steps}, floor={floor}): steps must be at least 1 and floor positive")
+        raise InputError(
+            f"geometric(steps={steps}, floor={floor}): steps must be at least 1 and floor positive"
+        )
 
     def apply(cohort: Cohort) -> tuple[PyTree, Array]:
         values = unweighted(cohort)
@@ -30,7 +33,9 @@ def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
             trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
             return per_row(cohort, weighted(cohort, trust))
 
-        first = jax.tree.map(jnp.zeros_like, add(cohort))  # no update: an outlier, however far, does not move the start
+        first = jax.tree.map(
+            jnp.zeros_like, add(cohort)
+        )  # no update: an outlier, however far, does not move the start
         centre = jax.lax.fori_loop(0, steps - 1, step, first)
         trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
         return weighted(cohort, trust), jnp.sum(cohort.weight)

@@ -1,8 +1,8 @@
 """Common ground of the robust reductions: updates without their weights, and who holds what.
 
-A row is reduced over the clients of the cohort that hold it.  The result stands for the sum: it is multiplied by the
-weight of those clients, so that ``mean`` divides by the weight of all and a reduction that averages equals the sum.
-"""
+A row is reduced over the clients of the cohort that hold it.  The result stands for the sum: it is
+multiplied by the weight of those clients, so that ``mean`` divides by the weight of all and a
+reduction that averages equals the sum."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ def unweighted(cohort: Cohort) -> PyTree:
 
 
 def full(tag: str, values: Array, cohort: Cohort) -> tuple[Array, Array]:
-    """A leaf as [clients, rows of the round, ...] and who of weight above zero holds each row, [clients, rows].
+    """A leaf as [clients, rows of the round, ...] and who of weight above zero holds each row,
+    [clients, rows].
 
     A dense leaf is as one row that all hold.
     """
@@ -49,7 +50,9 @@ def weighted(cohort: Cohort, trust: Array) -> PyTree:
         spread, held = full(tag, x, cohort)
         share = jnp.where(held, trust[:, None], 0)
         total = jnp.sum(share, axis=0)
-        mean = jnp.sum(spread * expand(share, spread), axis=0) / expand(jnp.where(total > 0, total, 1), spread[0])
+        mean = jnp.sum(spread * expand(share, spread), axis=0) / expand(
+            jnp.where(total > 0, total, 1), spread[0]
+        )
         out = mean * expand(masses(held, cohort.weight), mean)
         return out if tag else out[0]
 
@@ -57,10 +60,15 @@ def weighted(cohort: Cohort, trust: Array) -> PyTree:
 
 
 def distances(cohort: Cohort, values: PyTree, centre: PyTree) -> Array:
-    """L2 distance of each client's update from ``centre`` (in the round's rows), over what the client holds."""
+    """L2 distance of each client's update from ``centre`` (in the round's rows), over what the
+    client holds."""
 
     def leaf(tag: str, x: Array, middle: Array) -> Array:
-        own = middle[None] if not tag else middle.at[cohort.places[tag]].get(mode="fill", fill_value=0)
+        own = (
+            middle[None]
+            if not tag
+            else middle.at[cohort.places[tag]].get(mode="fill", fill_value=0)
+        )
         gap = x - own
         if tag:
             real = cohort.places[tag] < cohort.sizes[tag]

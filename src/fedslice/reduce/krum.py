@@ -1,9 +1,10 @@
-"""Krum and multi-Krum (Blanchard et al. 2017), and the worst clients only (superquantile, Delta-FL).
+"""Krum and multi-Krum (Blanchard et al. 2017), and the worst clients only (superquantile,
+Delta-FL).
 
     score of i: sum of the squared distances to its n - f - 2 nearest; keep the ``keep`` clients of lowest score
 
-Two clients are compared on what both hold: the mean squared gap of those numbers, dense leaves included.
-"""
+Two clients are compared on what both hold: the mean squared gap of those numbers, dense leaves
+included."""
 
 import jax
 import jax.numpy as jnp
@@ -17,23 +18,30 @@ HUGE = 3e38  # of clients that cannot be compared: worse than all others, better
 
 
 def krum(bad: float = 0.2, keep: int = 1) -> Reduce:
-    """``bad`` is the share of clients that may be bad, ``keep`` how many are averaged (more than one: multi-Krum).
+    """``bad`` is the share of clients that may be bad, ``keep`` how many are averaged (more than
+    one: multi-Krum).
 
     >>> krum(0.2, keep=5).name
     'krum(0.2,5)'
     """
     if not 0 <= bad < 0.5 or keep < 1:
-        raise InputError(f"krum(bad={bad}, keep={keep}): bad must be from 0 to below one half, keep at least 1")
+        raise InputError(
+            f"krum(bad={bad}, keep={keep}): bad must be from 0 to below one half, keep at least 1"
+        )
 
     def apply(cohort: Cohort) -> tuple[PyTree, Array]:
         alive = cohort.weight > 0
         gaps = _gaps(cohort)
         count = jnp.sum(alive)
         near = jnp.clip(count - jnp.floor(bad * count).astype(count.dtype) - 2, 1, None)
-        ordered = jnp.sort(jnp.where(alive[None, :] & ~jnp.eye(len(alive), dtype=bool), gaps, jnp.inf), axis=1)
+        ordered = jnp.sort(
+            jnp.where(alive[None, :] & ~jnp.eye(len(alive), dtype=bool), gaps, jnp.inf), axis=1
+        )
         taken = jnp.arange(len(alive))[None, :] < near
         known = taken & (ordered < jnp.inf)
-        score = jnp.sum(jnp.where(known, ordered, 0), axis=1) / jnp.maximum(jnp.sum(known, axis=1), 1)
+        score = jnp.sum(jnp.where(known, ordered, 0), axis=1) / jnp.maximum(
+            jnp.sum(known, axis=1), 1
+        )
         score = jnp.where(jnp.any(known, axis=1), score, HUGE)
         rank = jnp.argsort(jnp.argsort(jnp.where(alive, score, jnp.inf)))
         trust = jnp.where(alive & (rank < keep), cohort.weight, 0)
@@ -57,17 +65,22 @@ def _gaps(cohort: Cohort) -> Array:
     pairs = [
         leaf(tag, x)
         for tag, x in zip(
-            jax.tree.leaves(updates(cohort.tags)), jax.tree.leaves(updates(unweighted(cohort))), strict=True
+            jax.tree.leaves(updates(cohort.tags)),
+            jax.tree.leaves(updates(unweighted(cohort))),
+            strict=True,
         )
     ]
     gap, common = (sum(parts, jnp.zeros(())) for parts in zip(*pairs, strict=True))
     return jnp.where(
-        common > 0, jnp.clip(jnp.nan_to_num(gap, nan=HUGE, posinf=HUGE), 0, HUGE) / jnp.maximum(common, 1), jnp.inf
+        common > 0,
+        jnp.clip(jnp.nan_to_num(gap, nan=HUGE, posinf=HUGE), 0, HUGE) / jnp.maximum(common, 1),
+        jnp.inf,
     )
 
 
 def worst(share: float) -> Reduce:
-    """Superquantile (Laguel et al. 2021): only the ``share`` of clients with the highest loss count.
+    """Superquantile (Laguel et al. 2021): only the ``share`` of clients with the highest loss
+    count.
 
     >>> worst(0.5).name
     'worst(0.5)'
@@ -80,7 +93,9 @@ def worst(share: float) -> Reduce:
         loss = jnp.where(alive, cohort.metrics["start_loss"], -jnp.inf)
         rank = jnp.argsort(jnp.argsort(-loss))
         chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive) - 1e-4))
-        masked = jax.tree.map(lambda x: jnp.where(chosen.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0), cohort.values)
+        masked = jax.tree.map(
+            lambda x: jnp.where(chosen.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0), cohort.values
+        )
         return add(cohort._replace(values=masked)), jnp.sum(jnp.where(chosen, cohort.weight, 0))
 
     return Reduce(f"worst({share:g})", apply)

@@ -9,7 +9,8 @@ LARGE = 1024  # numbers of one client from which adding one by one is quicker
 
 
 def sum_rows(values: Array, places: Array, rows: int) -> Array:
-    """Each client's rows added into their places, in the order of the clients: the same bits every time.
+    """Each client's rows added into their places, in the order of the clients: the same bits every
+    time.
 
     >>> sum_rows(jnp.array([[1.0, 2.0], [4.0, 9.0]]), jnp.array([[0, 2], [0, 3]]), 3).tolist()
     [5.0, 0.0, 2.0]
@@ -20,8 +21,8 @@ def sum_rows(values: Array, places: Array, rows: int) -> Array:
 
 
 def sum_clients(values: Array) -> Array:
-    """The sum over the first axis; where the clients' arrays are large one client after the other, for there
-    ``jnp.sum`` is up to a hundred times slower on a CPU.
+    """The sum over the first axis; where the clients' arrays are large one client after the other,
+    for there ``jnp.sum`` is up to a hundred times slower on a CPU.
 
     >>> sum_clients(jnp.array([[1.0, 2.0], [4.0, 9.0]])).tolist()
     [5.0, 11.0]
@@ -36,7 +37,9 @@ def add(cohort: Cohort) -> PyTree:
     """The sum of the cohort's values."""
 
     def leaf(tag: str, values: Array) -> Array:
-        return sum_rows(values, cohort.places[tag], cohort.sizes[tag]) if tag else sum_clients(values)
+        return (
+            sum_rows(values, cohort.places[tag], cohort.sizes[tag]) if tag else sum_clients(values)
+        )
 
     return jax.tree.map(leaf, cohort.tags, cohort.values)
 

@@ -14,27 +14,37 @@ from fedslice.types import Array, Message, Params, PyTree, Rows, Server
 
 
 def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Server:
-    """``models`` copies of the first model, each moved by normal noise of size ``spread``, or they would stay equal.
+    """``models`` copies of the first model, each moved by normal noise of size ``spread``, or they
+    would stay equal.
 
-    Tables have the models along their second axis, other leaves along their first.  ``params`` is the first model;
-    :func:`fedslice.clusters.assign` finds every client's own.
+    Tables have the models along their second axis, other leaves along their first.  ``params`` is
+    the first model; :func:`fedslice.evaluation.clusters.assign` finds every client's own.
 
     >>> from fedslice.tasks import quadratic
     >>> server = cluster(quadratic.example1(clients=4).model, 2)
     """
     tables = set(model.tables)
     if models < 1 or spread < 0:
-        raise InputError(f"models={models}, spread={spread}: at least one model, and no negative noise")
+        raise InputError(
+            f"models={models}, spread={spread}: at least one model, and no negative noise"
+        )
 
     def init(params: Params, rows: Rows) -> PyTree:
-        return {name: _copies(leaf, rows.get(name), place) for place, (name, leaf) in enumerate(params.items())}
+        return {
+            name: _copies(leaf, rows.get(name), place)
+            for place, (name, leaf) in enumerate(params.items())
+        }
 
     def _copies(leaf: PyTree, ids: np.ndarray | None, place: int) -> PyTree:
         key = jax.random.fold_in(jax.random.key(seed), place)
         if ids is None:
             parts, tree = jax.tree.flatten(leaf)
-            return jax.tree.unflatten(tree, [_noisy(x, jax.random.fold_in(key, n)) for n, x in enumerate(parts)])
-        noise = _row_noise(key, jnp.asarray(ids & 0xFFFFFFFF, jnp.uint32), (models, *leaf.shape[1:]))
+            return jax.tree.unflatten(
+                tree, [_noisy(x, jax.random.fold_in(key, n)) for n, x in enumerate(parts)]
+            )
+        noise = _row_noise(
+            key, jnp.asarray(ids & 0xFFFFFFFF, jnp.uint32), (models, *leaf.shape[1:])
+        )
         return leaf[:, None] + _size() * noise
 
     def _noisy(leaf: Array, key: Array) -> Array:
@@ -49,7 +59,9 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
 
         def move(name: str, leaf: PyTree) -> PyTree:
             def one(x: Array, d: Array) -> Array:
-                shape = (1, -1) + (1,) * (x.ndim - 2) if name in tables else (-1,) + (1,) * (x.ndim - 1)
+                shape = (
+                    (1, -1) + (1,) * (x.ndim - 2) if name in tables else (-1,) + (1,) * (x.ndim - 1)
+                )
                 return x + d * scale.reshape(shape)
 
             return jax.tree.map(one, leaf, message.update[name])
@@ -57,7 +69,11 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
         return {name: move(name, leaf) for name, leaf in state.items()}
 
     return Server(
-        init, lambda state, survey: state, step, lambda state: pick(state, jnp.array(0), tables), several=True
+        init,
+        lambda state, survey: state,
+        step,
+        lambda state: pick(state, jnp.array(0), tables),
+        several=True,
     )
 
 

@@ -3,9 +3,8 @@
     FedMiD      x <- prox_{eta_s eta tau psi}(x + eta_s mean)
     FedDualAvg  z <- z + eta_s mean,   t <- t + eta_s eta tau,   the model is prox_{t psi}(z)
 
-eta tau comes from the clients, averaged as their updates are.  FedDualAvg's model is exact for idle rows too: the
-threshold t is global.  FedMiD is lazy: rows outside the round are not shrunk.
-"""
+eta tau comes from the clients, averaged as their updates are.  FedDualAvg's model is exact for idle
+rows too: the threshold t is global.  FedMiD is lazy: rows outside the round are not shrunk."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,9 @@ def mirror(regulariser: Regulariser, rate: float = 1.0) -> Server:
         moved = jax.tree.map(lambda x, d: x + rate * d, state, message.update)
         return regulariser.prox(moved, rate * message.extra["time"])
 
-    return Server(lambda params, rows: params, lambda state, survey: state, step, lambda state: state)
+    return Server(
+        lambda params, rows: params, lambda state, survey: state, step, lambda state: state
+    )
 
 
 def dual(regulariser: Regulariser, rate: float = 1.0) -> Server:

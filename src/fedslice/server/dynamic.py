@@ -2,10 +2,10 @@
 
 lambda <- lambda + (|S| / N) mu mean(y_i - x),     x <- x + mean(y_i - x) + lambda / mu
 
-A choice: on tables it is lazy, as all servers here are.  The rows of the round move, the others wait with their lambda;
-the paper moves all coordinates by lambda / mu in every round.  The cold row of Example 1 (N = 100, K = 10, 5 steps of
-rate 0.1, mu = 0.1, from 1) is at 0.41 after 100 rounds, and at -0.51 if it moves in all of them.
-"""
+A choice: on tables it is lazy, as all servers here are.  The rows of the round move, the others
+wait with their lambda; the paper moves all coordinates by lambda / mu in every round.  The cold row
+of Example 1 (N = 100, K = 10, 5 steps of rate 0.1, mu = 0.1, from 1) is at 0.41 after 100 rounds,
+and at -0.51 if it moves in all of them."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from fedslice.types import Message, Params, PyTree, Rows, Server
 
 
 def dynamic(mu: float, clients: int) -> Server:
-    """``mu`` as on the clients; ``clients`` is N.  |S| is the number of clients that really took part.
+    """``mu`` as on the clients; ``clients`` is N.  |S| is the number of clients that really took
+    part.
 
     >>> server = dynamic(0.1, clients=100)
     """
@@ -31,6 +32,16 @@ def dynamic(mu: float, clients: int) -> Server:
         params, dual = state
         share = mu * message.weight / clients
         dual = jax.tree.map(lambda held, move: held + share * move, dual, message.update)
-        return jax.tree.map(lambda x, move, held: x + move + held / mu, params, message.update, dual), dual
+        return (
+            jax.tree.map(lambda x, move, held: x + move + held / mu, params, message.update, dual),
+            dual,
+        )
 
-    return Server(init, lambda state, survey: state[0], step, lambda state: state[0], needs_sum=True, needs_update=True)
+    return Server(
+        init,
+        lambda state, survey: state[0],
+        step,
+        lambda state: state[0],
+        needs_sum=True,
+        needs_update=True,
+    )

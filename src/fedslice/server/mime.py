@@ -1,7 +1,7 @@
 """The servers of Mime and MimeLite (Karimireddy et al. 2021) and FedDANE (Li et al. 2019).
 
-Mime   x <- x + mean(y_i - x);   the optimizer's state s moves with c, the cohort's mean full gradient at x
-"""
+Mime   x <- x + mean(y_i - x);   the optimizer's state s moves with c, the cohort's mean full
+gradient at x"""
 
 import jax
 import optax

@@ -2,14 +2,14 @@
 
     x <- ServerOpt(x, -mean)          FedAvg: SGD with rate 1
 
-Only the rows of the round are at hand, so optimizers with moments are *lazy*: a row that no client trained does not
-move, costs nothing, and keeps its moments.  Step counters are global.
+Only the rows of the round are at hand, so optimizers with moments are *lazy*: a row that no client
+trained does not move, costs nothing, and keeps its moments.  Step counters are global.
 
-The rules are optax's: a choice where papers differ.  Adam and Yogi are bias-corrected; Reddi et al. leave that out and
-start v at the square of their epsilon.  Yogi's m and v both start at 1e-6.  Adagrad divides by sqrt(v + eps), v
-from 0.1, where Reddi et al. have sqrt(v) + eps.  As counters are global, a row that is first trained late gets no
-correction: its first step with Adam is (1 - b1) / sqrt(1 - b2) of an early one, 1 for 0.9 and 0.99, 3.2 for 0.999.
-"""
+The rules are optax's: a choice where papers differ.  Adam and Yogi are bias-corrected; Reddi et al.
+leave that out and start v at the square of their epsilon.  Yogi's m and v both start at 1e-6.
+Adagrad divides by sqrt(v + eps), v from 0.1, where Reddi et al. have sqrt(v) + eps.  As counters
+are global, a row that is first trained late gets no correction: its first step with Adam is (1 -
+b1) / sqrt(1 - b2) of an early one, 1 for 0.9 and 0.99, 3.2 for 0.999."""
 
 import jax
 import optax
@@ -31,7 +31,9 @@ def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
 
     def step(state: PyTree, message: Message) -> PyTree:
         params, inner = state
-        updates, inner = chosen.update(jax.tree.map(lambda leaf: -leaf, message.update), inner, params)
+        updates, inner = chosen.update(
+            jax.tree.map(lambda leaf: -leaf, message.update), inner, params
+        )
         return optax.apply_updates(params, updates), inner
 
     return Server(init, lambda state, survey: state[0], step, lambda state: state[0])

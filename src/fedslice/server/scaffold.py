@@ -1,18 +1,19 @@
-"""SCAFFOLD's server (Karimireddy et al. 2020), and the stateless approximation of Ding et al. (appendix D.2).
+"""SCAFFOLD's server (Karimireddy et al. 2020), and the stateless approximation of Ding et al.
+(appendix D.2).
 
 x <- x + eta_g mean(y_i - x),     c <- c + (|S| / N) mean(c_i+ - c_i)
 
-Clients move by -tau eta c the rows that they do not hold.  Nobody needs them for that: the server moves each row of a
-table by -eta_g mean(tau eta) c in every round, holders send the rest.  A row that the round does not touch keeps its c,
-so it is moved when it is next looked at, by all the rounds since: ``clock`` adds up eta_g mean(tau eta), ``seen`` is
-what it showed when the row was last written.
+Clients move by -tau eta c the rows that they do not hold.  Nobody needs them for that: the server
+moves each row of a table by -eta_g mean(tau eta) c in every round, holders send the rest.  A row
+that the round does not touch keeps its c, so it is moved when it is next looked at, by all the
+rounds since: ``clock`` adds up eta_g mean(tau eta), ``seen`` is what it showed when the row was
+last written.
 
 approximation (eq. 47):  d <- (N - K)/N d + (K/N) mean(y_i - x),   x <- x + d
 
-A choice: on tables the approximation is lazy.  The rows of the round move, the others keep their d; eq. 47 moves all
-coordinates by d in every round (the cold row of Example 1, N = 100, K = 10, 5 steps of rate 0.1, from 1, is at 0.78
-after 100 rounds, and at 0.56 if it moves in all of them).
-"""
+A choice: on tables the approximation is lazy.  The rows of the round move, the others keep their d;
+eq. 47 moves all coordinates by d in every round (the cold row of Example 1, N = 100, K = 10, 5
+steps of rate 0.1, from 1, is at 0.78 after 100 rounds, and at 0.56 if it moves in all of them)."""
 
 import jax
 import jax.numpy as jnp
@@ -38,21 +39,28 @@ def scaffold(total: float, rate: float = 1.0, holders: bool = False) -> Server:
 
     def present(state: PyTree) -> Params:
         params, c, seen, clock = state
-        return {name: plus(x, seen[name] - clock, c[name]) if name in seen else x for name, x in params.items()}
+        return {
+            name: plus(x, seen[name] - clock, c[name]) if name in seen else x
+            for name, x in params.items()
+        }
 
     def step(state: PyTree, message: Message) -> PyTree:
         _, c, seen, clock = state
         params = jax.tree.map(lambda x, d: x + rate * d, present(state), message.update)
         if seen:
             moved = rate * message.extra["span"]
-            params = {name: plus(x, -moved, c[name]) if name in seen else x for name, x in params.items()}
+            params = {
+                name: plus(x, -moved, c[name]) if name in seen else x for name, x in params.items()
+            }
             clock = clock + moved
             seen = {name: jnp.full_like(times, clock) for name, times in seen.items()}
         share = message.weight / total
         c = jax.tree.map(lambda old, change: old + share * change, c, message.extra["variate"])
         return params, c, seen, clock
 
-    return Server(init, lambda state, survey: (present(state), state[1]), step, present, needs_sum=True)
+    return Server(
+        init, lambda state, survey: (present(state), state[1]), step, present, needs_sum=True
+    )
 
 
 def approximate(participation: float) -> Server:
@@ -67,7 +75,9 @@ def approximate(participation: float) -> Server:
 
     def step(state: PyTree, message: Message) -> PyTree:
         params, old = state
-        new = jax.tree.map(lambda d, mean: (1 - participation) * d + participation * mean, old, message.update)
+        new = jax.tree.map(
+            lambda d, mean: (1 - participation) * d + participation * mean, old, message.update
+        )
         return jax.tree.map(jnp.add, params, new), new
 
     return Server(init, lambda state, survey: state[0], step, lambda state: state[0])
@@ -82,4 +92,6 @@ def check_clients(clients: float) -> None:
 def check_participation(participation: float) -> None:
     """A share of the clients."""
     if not 0 < participation <= 1:
-        raise InputError(f"participation={participation} must be the share of clients in a round, K / N")
+        raise InputError(
+            f"participation={participation} must be the share of clients in a round, K / N"
+        )

@@ -1,4 +1,5 @@
-"""Norm bounding: a client's whole update in an L2 ball, so that no single client moves the model far.
+"""Norm bounding: a client's whole update in an L2 ball, so that no single client moves the model
+far.
 
 update <- update * min(1, bound / ||update||)
 """
@@ -24,13 +25,17 @@ def clip(bound: float) -> Stage:
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         size = norm(message.update)
         factor = jnp.minimum(1, bound / jnp.maximum(size, 1e-30))
-        return message._replace(update=jax.tree.map(lambda leaf: factor * leaf, message.update)), memory
+        return (
+            message._replace(update=jax.tree.map(lambda leaf: factor * leaf, message.update)),
+            memory,
+        )
 
     return Stage(lambda params, rows: (), encode, lambda state, total: (total, state), alters=True)
 
 
 def norm(tree: PyTree) -> Array:
-    """L2 norm of a whole tree; by the largest number, so that squares of large ones do not overflow.
+    """L2 norm of a whole tree; by the largest number, so that squares of large ones do not
+    overflow.
 
     >>> f"{float(norm({'w': jnp.array([3e30, 4e30])})):.3g}"
     '5e+30'
@@ -40,4 +45,6 @@ def norm(tree: PyTree) -> Array:
         return jnp.zeros(())
     most = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
     unit = jnp.where(most > HUGE, most, 1)  # others are squared as they are
-    return unit * jnp.sqrt(sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros(())))
+    return unit * jnp.sqrt(
+        sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros(()))
+    )

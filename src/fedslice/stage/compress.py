@@ -1,19 +1,22 @@
-"""Fewer bytes up: quantisation, sparsification, sign, low rank, each with or without error feedback.
+"""Fewer bytes up: quantisation, sparsification, sign, low rank, each with or without error
+feedback.
 
     error feedback (Karimireddy et al. 2019):  v = update + e,  send C(v),  e <- v - C(v)
 
-The error stays bounded if C is a contraction, E||C(v) - v||^2 <= (1 - delta) ||v||^2 with delta > 0.  Top-k, sign and
-projections are.  An unbiased C with E||C(v) - v||^2 <= omega ||v||^2 need not be: with omega > 1 errors grow without
-bound.  Under feedback it is therefore sent divided by 1 + omega, which is one with delta = 1 / (1 + omega):
+The error stays bounded if C is a contraction, E||C(v) - v||^2 <= (1 - delta) ||v||^2 with delta >
+0.  Top-k, sign and projections are.  An unbiased C with E||C(v) - v||^2 <= omega ||v||^2 need not
+be: with omega > 1 errors grow without bound.  Under feedback it is therefore sent divided by 1 +
+omega, which is one with delta = 1 / (1 + omega):
 
     E||C(v)/(1 + omega) - v||^2 = E||C(v) - v||^2 / (1 + omega)^2 + (omega / (1 + omega))^2 ||v||^2
                                <= (omega + omega^2) / (1 + omega)^2 ||v||^2 = omega / (1 + omega) ||v||^2
 
-A bounded error is not yet a small one: the loop lags as with steps of delta, so strong compression needs a rate to
-match (1,000 numbers in steps of one level diverge at server rate 1 and settle at 0.1).
+A bounded error is not yet a small one: the loop lags as with steps of delta, so strong compression
+needs a rate to match (1,000 numbers in steps of one level diverge at server rate 1 and settle at
+0.1).
 
-Put it before the mean.  What arrives is what a real server would decode; ``cost`` counts the bytes that would be sent.
-"""
+Put it before the mean.  What arrives is what a real server would decode; ``cost`` counts the bytes
+that would be sent."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -29,8 +32,9 @@ SLACK = 1e-4  # 0.3 of 50 numbers are 15, whatever the rounding of 0.3
 
 
 class Compressor(NamedTuple):
-    """``leaf(values, memory, key) -> (decoded values, memory)``, the bytes of a leaf, what each leaf remembers; of an
-    unbiased one ``omega(values)``, with E||decoded - values||^2 <= omega ||values||^2."""
+    """``leaf(values, memory, key) -> (decoded values, memory)``, the bytes of a leaf, what each
+    leaf remembers; of an unbiased one ``omega(values)``, with E||decoded - values||^2 <= omega
+    ||values||^2."""
 
     leaf: Callable[[Array, PyTree, Key], tuple[Array, PyTree]]
     cost: Callable[[Parcel], np.ndarray]
@@ -40,8 +44,8 @@ class Compressor(NamedTuple):
 
 
 def compress(compressor: Compressor, feedback: bool = False) -> Stage:
-    """A stage that sends updates through ``compressor``; with ``feedback`` clients keep what was not sent and add it to
-    their next update.
+    """A stage that sends updates through ``compressor``; with ``feedback`` clients keep what was
+    not sent and add it to their next update.
 
     >>> compress(quantise(127), feedback=True).weighs
     False
@@ -50,23 +54,34 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
     def remember(params: Params, tables: Collection[str]) -> PyTree:
         error = jax.tree.map(jnp.zeros_like, params) if feedback else ()
         leaves = jax.tree_util.tree_leaves_with_path(params)
-        return error, [() if path[0].key in tables else compressor.remember(leaf) for path, leaf in leaves]
+        return error, [
+            () if path[0].key in tables else compressor.remember(leaf) for path, leaf in leaves
+        ]
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         error, own = memory
         wanted = jax.tree.map(jnp.add, message.update, error) if feedback else message.update
         leaves, tree = jax.tree.flatten(wanted)
         keys = [jax.random.fold_in(key, place) for place in range(len(leaves))]
-        pairs = [compressor.leaf(leaf, kept, k) for leaf, kept, k in zip(leaves, own, keys, strict=True)]
+        pairs = [
+            compressor.leaf(leaf, kept, k) for leaf, kept, k in zip(leaves, own, keys, strict=True)
+        ]
         if feedback and compressor.omega is not None:
-            pairs = [(sent / (1 + compressor.omega(v)), kept) for v, (sent, kept) in zip(leaves, pairs, strict=True)]
+            pairs = [
+                (sent / (1 + compressor.omega(v)), kept)
+                for v, (sent, kept) in zip(leaves, pairs, strict=True)
+            ]
         sent = jax.tree.unflatten(tree, [leaf for leaf, _ in pairs])
         left = jax.tree.map(jnp.subtract, wanted, sent) if feedback else ()
         return message._replace(update=sent), (left, [kept for _, kept in pairs])
 
     def cost(wire: dict[str, Parcel]) -> dict[str, Parcel]:
-        changed = {name: parcel._replace(bytes=compressor.cost(parcel)) for name, parcel in wire.items()}
-        sent = {name: changed[name] if name.startswith("['update']") else wire[name] for name in wire}
+        changed = {
+            name: parcel._replace(bytes=compressor.cost(parcel)) for name, parcel in wire.items()
+        }
+        sent = {
+            name: changed[name] if name.startswith("['update']") else wire[name] for name in wire
+        }
         if compressor.places and "rows" in sent:  # every number that is sent tells its own place
             sent["rows"] = sent["rows"]._replace(bytes=0 * sent["rows"].bytes)
         return sent
@@ -77,11 +92,12 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
 
 
 def quantise(levels: int = 127) -> Compressor:
-    """QSGD (Alistarh et al. 2017): |v| / ||v|| rounded at random to one of ``levels`` steps; unbiased.
+    """QSGD (Alistarh et al. 2017): |v| / ||v|| rounded at random to one of ``levels`` steps;
+    unbiased.
 
-    omega = min(d / levels^2, sqrt(d) / levels) (their lemma 3.1), d the numbers of the leaf that are not zero.
-    Bytes: log2(2 levels + 1) bits for each number and 4 for the norm; 127 levels are one byte.
-    """
+    omega = min(d / levels^2, sqrt(d) / levels) (their lemma 3.1), d the numbers of the leaf that
+    are not zero. Bytes: log2(2 levels + 1) bits for each number and 4 for the norm; 127 levels are
+    one byte."""
     if levels < 1 or int(levels) != levels:
         raise InputError(f"quantise({levels}): give a whole number of levels, at least one")
 
@@ -93,7 +109,9 @@ def quantise(levels: int = 127) -> Compressor:
         return jnp.sign(values) * steps * size / levels, memory
 
     def omega(values: Array) -> Array:
-        root = jnp.sqrt(jnp.sum(values != 0)) / levels  # zeros, and so padding, are sent as they are
+        root = (
+            jnp.sqrt(jnp.sum(values != 0)) / levels
+        )  # zeros, and so padding, are sent as they are
         return jnp.minimum(root**2, root)
 
     bits = float(np.ceil(np.log2(2 * levels + 1)))
@@ -101,8 +119,8 @@ def quantise(levels: int = 127) -> Compressor:
 
 
 def largest(share: float) -> Compressor:
-    """Top-k: the largest ``share`` of the numbers that are not zero, of equal ones the first; bytes: 4 for each value,
-    4 for its place."""
+    """Top-k: the largest ``share`` of the numbers that are not zero, of equal ones the first;
+    bytes: 4 for each value, 4 for its place."""
     _share(share)
 
     def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
@@ -118,8 +136,8 @@ def largest(share: float) -> Compressor:
 
 
 def random(share: float, unbiased: bool = True) -> Compressor:
-    """Random-k: every number with probability ``share``, divided by it if ``unbiased``; omega = 1 / share - 1, so that
-    with error feedback numbers are sent as they are.
+    """Random-k: every number with probability ``share``, divided by it if ``unbiased``; omega = 1 /
+    share - 1, so that with error feedback numbers are sent as they are.
 
     Bytes: 4 for each value and 8 for the seed, from which the server knows the places.
     """
@@ -130,7 +148,9 @@ def random(share: float, unbiased: bool = True) -> Compressor:
         return jnp.where(kept, values / share if unbiased else values, 0), memory
 
     omega = (lambda values: jnp.asarray(1 / share - 1)) if unbiased else None
-    return Compressor(leaf, lambda parcel: 4 * np.ceil(share * parcel.numbers - SLACK) + 8, omega=omega)
+    return Compressor(
+        leaf, lambda parcel: 4 * np.ceil(share * parcel.numbers - SLACK) + 8, omega=omega
+    )
 
 
 def sign() -> Compressor:
@@ -144,11 +164,11 @@ def sign() -> Compressor:
 
 
 def low_rank(rank: int = 2) -> Compressor:
-    """PowerSGD (Vogels et al. 2019) for dense matrices: one step of power iteration from the last round's factor.
+    """PowerSGD (Vogels et al. 2019) for dense matrices: one step of power iteration from the last
+    round's factor.
 
-    M ~ P Q^T, P = orthonormal(M Q_old), Q = M^T P.  Vectors and rows of tables are sent as they are.
-    Bytes: 4 rank (a + b) for an a x b matrix.  Meant for error feedback.
-    """
+    M ~ P Q^T, P = orthonormal(M Q_old), Q = M^T P.  Vectors and rows of tables are sent as they
+    are. Bytes: 4 rank (a + b) for an a x b matrix.  Meant for error feedback."""
     if rank < 1:
         raise InputError(f"low_rank({rank}): the rank must be at least 1")
 
@@ -173,7 +193,9 @@ def low_rank(rank: int = 2) -> Compressor:
     def cost(parcel: Parcel) -> np.ndarray:
         if parcel.shape is None or not small(parcel.shape):
             return parcel.bytes
-        return np.full_like(parcel.bytes, 4 * rank * (parcel.shape[0] + int(np.prod(parcel.shape[1:]))))
+        return np.full_like(
+            parcel.bytes, 4 * rank * (parcel.shape[0] + int(np.prod(parcel.shape[1:])))
+        )
 
     return Compressor(leaf, cost, remember)
 

@@ -4,14 +4,15 @@
               x <- x - sum Delta_i / sum h_i
     AFL       weights lambda_i <- lambda_i exp(rate (F_i - b)): mirror ascent on the worst mixture of clients
 
-F_i is the loss of the client's first batch, an unbiased estimate at the offered model (the papers' is the loss over all
-of the client's examples; a power of the estimate is not unbiased).  q = 0 is FedAvg with uniform weights.
+F_i is the loss of the client's first batch, an unbiased estimate at the offered model (the papers'
+is the loss over all of the client's examples; a power of the estimate is not unbiased).  q = 0 is
+FedAvg with uniform weights.
 
-The gradient of sum_i lambda_i F_i by lambda is F; a constant b taken off all of it changes no normalised lambda.  With
-all clients in the round any b gives the exact ascent.  With some of them, only those who came step; as long as b does
-not depend on who that is, the mean over cohorts is K/N rate (F_i - b), the ascent at K/N of the rate.  So b is the mean
-loss of the round *before* (0 in the first one), which keeps lambda from drifting off.
-"""
+The gradient of sum_i lambda_i F_i by lambda is F; a constant b taken off all of it changes no
+normalised lambda.  With all clients in the round any b gives the exact ascent.  With some of them,
+only those who came step; as long as b does not depend on who that is, the mean over cohorts is K/N
+rate (F_i - b), the ascent at K/N of the rate.  So b is the mean loss of the round *before* (0 in
+the first one), which keeps lambda from drifting off."""
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +27,8 @@ LARGEST = 20.0  # of log lambda, either way
 
 
 def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | None = None) -> Stage:
-    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate; ``coefficient`` as for the
-    mean, by default ``"uniform"``.
+    """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate;
+    ``coefficient`` as for the mean, by default ``"uniform"``.
 
     >>> qffl(1.0, 0.1).weighs
     True
@@ -54,11 +55,21 @@ def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | Non
         return correct(scale(total, factor), state), state
 
     said = "" if heat is None else counted
-    return Stage(init, encode, decode, weighs=True, needs_sum=True, weights="uniform", coefficient=said, heat=heat)
+    return Stage(
+        init,
+        encode,
+        decode,
+        weighs=True,
+        needs_sum=True,
+        weights="uniform",
+        coefficient=said,
+        heat=heat,
+    )
 
 
 def agnostic(rate: float) -> Stage:
-    """AFL's weights, to stand before ``mean("examples")``; every client's log lambda is kept with it.
+    """AFL's weights, to stand before ``mean("examples")``; every client's log lambda is kept with
+    it.
 
     >>> agnostic(0.1).weighs
     False
@@ -78,6 +89,8 @@ def agnostic(rate: float) -> Stage:
     def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
         extra = dict(total.extra)
         loss = extra.pop("loss")
-        return total._replace(extra=extra), {"mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"])}
+        return total._replace(extra=extra), {
+            "mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"])
+        }
 
     return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()), keeps=True)

@@ -3,12 +3,13 @@
     FedAvg     mean_m = sum_i w_i delta_{i,m} / sum_i w_i                          (McMahan et al. 2017)
     FedSubAvg  mean_m = c_m * the same,  c_m = sum_all w / sum_{i: m in S(i)} w_i   (Ding et al. 2022; N / n_m if w = 1)
 
-The sums without a condition run over the cohort and over all clients.  Dense leaves are held by all: c = 1.
+The sums without a condition run over the cohort and over all clients.  Dense leaves are held by
+all: c = 1.
 
-With w = 1 and a cohort drawn uniformly, E[mean_m] is the mean over the row's holders, exactly.  With w = |D_i| it is a
-*ratio estimator*: the cohort's sum of weights is random too, so that E is right only up to O(1/K).  Draws in proportion
-to |D_i| (``sampling.weighted``), averaged uniformly with c_m by examples, have the holders' weighted mean exactly.
-"""
+With w = 1 and a cohort drawn uniformly, E[mean_m] is the mean over the row's holders, exactly.
+With w = |D_i| it is a *ratio estimator*: the cohort's sum of weights is random too, so that E is
+right only up to O(1/K).  Draws in proportion to |D_i| (``sampling.weighted``), averaged uniformly
+with c_m by examples, have the holders' weighted mean exactly."""
 
 from collections.abc import Callable
 
@@ -26,20 +27,30 @@ WEIGHTS: dict[str, Callable[[Message], Array]] = {
 
 
 def mean(
-    weights: str | Callable[[Message], Array] = "examples", heat: Heat | None = None, coefficient: str | None = None
+    weights: str | Callable[[Message], Array] = "examples",
+    heat: Heat | None = None,
+    coefficient: str | None = None,
 ) -> Stage:
-    """Mean by ``"examples"``, ``"uniform"``, or any function of a client's message; ``heat`` corrects table rows.
+    """Mean by ``"examples"``, ``"uniform"``, or any function of a client's message; ``heat``
+    corrects table rows.
 
-    ``coefficient`` is what clients count for in c_m, by default their ``weights``.  Uniform weights with a coefficient
-    by examples are for clients that are *drawn* in proportion to their examples (``sampling.weighted``).
+    ``coefficient`` is what clients count for in c_m, by default their ``weights``.  Uniform weights
+    with a coefficient by examples are for clients that are *drawn* in proportion to their examples
+    (``sampling.weighted``).
 
     >>> mean("uniform").weighs
     True
     """
     if isinstance(weights, str) and weights not in WEIGHTS:
-        raise InputError(f"weights={weights!r} is not known: use one of {sorted(WEIGHTS)} or a function of a message")
+        raise InputError(
+            f"weights={weights!r} is not known: use one of {sorted(WEIGHTS)} or a function of a"
+            " message"
+        )
     if heat is not None and not isinstance(weights, str):
-        raise InputError("heat correction needs weights='examples' or 'uniform': it must know every client's weight")
+        raise InputError(
+            "heat correction needs weights='examples' or 'uniform': it must know every client's"
+            " weight"
+        )
     if coefficient not in (None, *WEIGHTS):
         raise InputError(f"coefficient={coefficient!r} is not known: use one of {sorted(WEIGHTS)}")
     said = weights if isinstance(weights, str) else ""
@@ -50,7 +61,9 @@ def mean(
         return coefficients(heat, rows, counted)
 
     def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        weight = jnp.where(message.weight > 0, weigh(message), 0)  # weight zero stays zero: failed or empty clients
+        weight = jnp.where(
+            message.weight > 0, weigh(message), 0
+        )  # weight zero stays zero: failed or empty clients
         return scale(message, weight)._replace(weight=weight), memory
 
     def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
@@ -65,7 +78,9 @@ def coefficients(heat: Heat | None, rows: Rows, weights: str) -> dict[str, Array
     """The factor of each row of each table; nothing without heat."""
     if heat is None:
         return {}
-    return {table: jnp.asarray(heat.coefficient(table, ids, weights)) for table, ids in rows.items()}
+    return {
+        table: jnp.asarray(heat.coefficient(table, ids, weights)) for table, ids in rows.items()
+    }
 
 
 def scale(message: Message, factor: Array) -> Message:
@@ -80,9 +95,14 @@ def correct(message: Message, coefficients: dict[str, Array]) -> Message:
     def rows(tree: PyTree) -> PyTree:
         if not isinstance(tree, dict):
             return tree
-        return {name: _times(coefficients[name], leaf) if name in coefficients else leaf for name, leaf in tree.items()}
+        return {
+            name: _times(coefficients[name], leaf) if name in coefficients else leaf
+            for name, leaf in tree.items()
+        }
 
-    return message._replace(update=rows(message.update), extra={k: rows(v) for k, v in message.extra.items()})
+    return message._replace(
+        update=rows(message.update), extra={k: rows(v) for k, v in message.extra.items()}
+    )
 
 
 def _times(factor: Array, leaf: PyTree) -> PyTree:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedslice.data.population import Population
 from fedslice.model import Model
-from fedslice.population import Population
 from fedslice.types import Adaptation
 
 ON = "measured on"
@@ -32,13 +32,13 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One workload, ready to train: ``settings``, each algorithm's ``learning_rates`` and what else a single one of the
-    ``algorithms`` was run with are the published ones.
+    """One workload, ready to train: ``settings``, each algorithm's ``learning_rates`` and what else
+    a single one of the ``algorithms`` was run with are the published ones.
 
-    ``measured`` is how many test (and training) examples are looked at while it trains, where more would take too long.
-    ``judged`` is how many of the test clients, drawn anew each time, are judged where clients adapt (None: all).
-    ``published`` results stand beside those ``observed`` with fedslice on the real data.
-    """
+    ``measured`` is how many test (and training) examples are looked at while it trains, where more
+    would take too long. ``judged`` is how many of the test clients, drawn anew each time, are
+    judged where clients adapt (None: all). ``published`` results stand beside those ``observed``
+    with fedslice on the real data."""
 
     name: str
     model: Model
@@ -50,16 +50,21 @@ class Task:
     published: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     measured: int | None = None
-    adaptation: Adaptation | None = None  # how clients get their local leaves, where the algorithm does not say
+    adaptation: Adaptation | None = (
+        None  # how clients get their local leaves, where the algorithm does not say
+    )
     algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, str] = field(default_factory=dict)
     judged: int | None = None
-    baseline: Mapping[str, float] = field(default_factory=dict)  # test figures of what needs no training
+    baseline: Mapping[str, float] = field(
+        default_factory=dict
+    )  # test figures of what needs no training
 
 
 @dataclass(frozen=True, eq=False)
 class Download:
-    """A file that can be fetched, and what its content must be: ``digest`` is ``"md5:..."`` or ``"sha256:..."``."""
+    """A file that can be fetched, and what its content must be: ``digest`` is ``"md5:..."`` or
+    ``"sha256:..."``."""
 
     url: str
     name: str
@@ -70,11 +75,11 @@ class Download:
 class Workload:
     """A task by name, before any data are read: what there is to know, and how to make it.
 
-    ``synthetic(seed=, scale=)`` generates data of the published shape; ``load(path)`` reads the real data: a file, a
-    folder or an archive.  Further arguments of the two have defaults: they are the task's options.  ``scale`` is the
-    generator's size where the user asks for none: below 1 for what would be too slow on a small machine.  ``needs``
-    says in words which files ``load`` takes and where they are to be had.
-    """
+    ``synthetic(seed=, scale=)`` generates data of the published shape; ``load(path)`` reads the
+    real data: a file, a folder or an archive.  Further arguments of the two have defaults: they are
+    the task's options.  ``scale`` is the generator's size where the user asks for none: below 1 for
+    what would be too slow on a small machine.  ``needs`` says in words which files ``load`` takes
+    and where they are to be had."""
 
     name: str
     summary: str
@@ -96,8 +101,14 @@ class Workload:
     def sections(self) -> dict[str, dict[str, str]]:
         """What is published about it, and what was found, by heading."""
         goal = self.target
-        aim = {"target": f"{goal.metric} {'at most' if goal.below else 'at least'} {goal.value:g}"} if goal else {}
-        rates = {f"client rate{name and f', {name}'}": rate for name, rate in self.learning_rates.items()}
+        aim = (
+            {"target": f"{goal.metric} {'at most' if goal.below else 'at least'} {goal.value:g}"}
+            if goal
+            else {}
+        )
+        rates = {
+            f"client rate{name and f', {name}'}": rate for name, rate in self.learning_rates.items()
+        }
         alone = {
             f"settings of {name}": ", ".join(f"{key} {value:.4g}" for key, value in given.items())
             for name, given in self.algorithms.items()
@@ -108,4 +119,8 @@ class Workload:
             "published results": self.published,
             OBSERVED: self.observed,
         }
-        return {title: {key: str(value) for key, value in cells.items()} for title, cells in parts.items() if cells}
+        return {
+            title: {key: str(value) for key, value in cells.items()}
+            for title, cells in parts.items()
+            if cells
+        }

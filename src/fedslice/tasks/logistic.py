@@ -2,10 +2,10 @@
 
     p(label = 1) = sigmoid(bias + sum of the weights of the example's features)
 
-The loss is the ordinary binary cross-entropy (the FedSubAvg paper's figures are half of it).  Beside accuracy, which
-on clicks hardly leaves the rate of the commoner label, there are the area under the ROC curve and the log loss, the
-loss under the name it has elsewhere; all three are compared with the :func:`baseline`.
-"""
+The loss is the ordinary binary cross-entropy (the FedSubAvg paper's figures are half of it).
+Beside accuracy, which on clicks hardly leaves the rate of the commoner label, there are the area
+under the ROC curve and the log loss, the loss under the name it has elsewhere; all three are
+compared with the :func:`baseline`."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedslice.data.population import Population
 from fedslice.errors import InputError
-from fedslice.guard import check_padded
+from fedslice.files.guard import check_padded
 from fedslice.metrics import Metric, PerExample, auc
 from fedslice.model import Model, Table, lookup
-from fedslice.population import Population
 from fedslice.tasks.base import Task
 from fedslice.types import Array, Batch, Params
 
@@ -44,12 +44,23 @@ def logistic(rows: int) -> Model:
         return ((logit(params, batch) > 0) == (batch["label"] > 0.5)).astype(jnp.float32)
 
     table = Table(rows=rows, fields=("features",))
-    figures: dict[str, PerExample | Metric] = {"auc": auc(logit), "accuracy": accuracy, "log_loss": loss}
-    return Model(lambda key: {"bias": jnp.zeros(())}, loss, {"weight": table}, metrics=figures, ranges={"label": 2})
+    figures: dict[str, PerExample | Metric] = {
+        "auc": auc(logit),
+        "accuracy": accuracy,
+        "log_loss": loss,
+    }
+    return Model(
+        lambda key: {"bias": jnp.zeros(())},
+        loss,
+        {"weight": table},
+        metrics=figures,
+        ranges={"label": 2},
+    )
 
 
 def baseline(train: Population, test: Population) -> dict[str, float]:
-    """What is had on the test set without any feature: for everybody the rate of ones in the training data.
+    """What is had on the test set without any feature: for everybody the rate of ones in the
+    training data.
 
     >>> people = Population.from_arrays([0, 0, 1, 1], features=[[0]] * 4, label=[1.0, 1.0, 1.0, 0.0])
     >>> {name: round(value, 4) for name, value in baseline(people, people).items()}
@@ -61,8 +72,11 @@ def baseline(train: Population, test: Population) -> dict[str, float]:
     return {"auc": 0.5, "accuracy": ones if rate > 0.5 else 1 - ones, "log_loss": float(loss)}
 
 
-def one_space(population: Population, fields: Sequence[str], label: str | None) -> tuple[Population, int]:
-    """All fields' ids side by side in one field ``features``, rows named ``field=value``; and the number of rows."""
+def one_space(
+    population: Population, fields: Sequence[str], label: str | None
+) -> tuple[Population, int]:
+    """All fields' ids side by side in one field ``features``, rows named ``field=value``; and the
+    number of rows."""
     parts, names, start = [], [], 0
     for field in fields:
         ids = population.columns[field].reshape(population.examples, -1)
@@ -70,18 +84,26 @@ def one_space(population: Population, fields: Sequence[str], label: str | None) 
         names += [f"{field}={name}" for name in population.names[field]]
         start += len(population.names[field])
     if not start:
-        raise InputError(f"none of the features {', '.join(fields)} has any value: there is nothing to learn from")
+        raise InputError(
+            f"none of the features {', '.join(fields)} has any value: there is nothing to learn"
+            " from"
+        )
     sizes = [len(name) for name in names]  # one long value makes the names of all features wide
-    check_padded(f"one of the features {', '.join(fields)} has a value", max(sizes), len(sizes), sum(sizes))
+    check_padded(
+        f"one of the features {', '.join(fields)} has a value", max(sizes), len(sizes), sum(sizes)
+    )
     columns = {"features": np.concatenate(parts, 1).astype(np.int32)}
     if label is not None:
         columns["label"] = population.columns[label].astype(np.float32)
-    return Population(columns, population.offsets, population.clients, {"features": np.array(names)}), start
+    return (
+        Population(columns, population.offsets, population.clients, {"features": np.array(names)}),
+        start,
+    )
 
 
 def values(population: Population, fields: Sequence[str]) -> list[str]:
-    """How many values, each with a weight of its own, the features have, and a note on those that hardly ever repeat:
-    time stamps and numbers of orders are whole numbers, too.
+    """How many values, each with a weight of its own, the features have, and a note on those that
+    hardly ever repeat: time stamps and numbers of orders are whole numbers, too.
 
     >>> stamp = np.arange(200)
     >>> people = Population.from_arrays(
@@ -95,7 +117,9 @@ def values(population: Population, fields: Sequence[str]) -> list[str]:
     many = {field: len(population.names[field]) for field in fields}
     alone = [field for field in fields if _hardly_repeats(population.columns[field], many[field])]
     note = "note: {} has a value of its own in nearly every example: bucket it or leave it out"
-    listed = ", ".join(f"{field} {number:,} value{'s' * (number != 1)}" for field, number in many.items())
+    listed = ", ".join(
+        f"{field} {number:,} value{'s' * (number != 1)}" for field, number in many.items()
+    )
     return [f"features: {listed}", *map(note.format, alone)]
 
 
@@ -103,7 +127,9 @@ def _hardly_repeats(ids: np.ndarray, values: int) -> bool:
     return len(ids) >= FEWEST and values > 0.9 * int((ids >= 0).sum())
 
 
-def from_population(population: Population, fields: Sequence[str], label: str, seed: int = 0) -> Task:
+def from_population(
+    population: Population, fields: Sequence[str], label: str, seed: int = 0
+) -> Task:
     """A task from the user's own data: a random fifth of the examples is held out.
 
     >>> people = Population.from_arrays(
@@ -114,14 +140,21 @@ def from_population(population: Population, fields: Sequence[str], label: str, s
     """
     labels = np.unique(population.columns[label])
     if not set(labels.tolist()) <= {0, 1}:
-        raise InputError(f"the label {label!r} must be 0 or 1, but has values such as {labels[:5].tolist()}")
+        raise InputError(
+            f"the label {label!r} must be 0 or 1, but has values such as {labels[:5].tolist()}"
+        )
     if population.examples < 3:
-        raise InputError(f"a fifth of the examples is held out, and here are {population.examples}: give three or more")
+        raise InputError(
+            f"a fifth of the examples is held out, and here are {population.examples}: give three"
+            " or more"
+        )
     stacked, rows = one_space(population, fields, label)
     train, test = stacked.split(examples=0.2, seed=seed)
     settings = {**SETTINGS, "cohort": min(COHORT, int((train.counts > 0).sum()))}
     given = baseline(train, test)
-    return Task("lr", logistic(rows), train, test, settings, {"": 0.1}, source="your file", baseline=given)
+    return Task(
+        "lr", logistic(rows), train, test, settings, {"": 0.1}, source="your file", baseline=given
+    )
 
 
 def whole(population: Population, fields: Sequence[str]) -> Task:

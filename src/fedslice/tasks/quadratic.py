@@ -1,12 +1,11 @@
 """Quadratics with known answers.
 
-Example 1 of Ding et al.: f = w1^2 / N + w2^2 + const, w1 held by one client of N, w2 by all.  With exact gradients, one
-local step and rate 1/2, FedAvg has w1 = (1 - 1/N)^r w1(0) after r rounds and w2 = 0 after one; FedSubAvg has both 0
-after one.
+Example 1 of Ding et al.: f = w1^2 / N + w2^2 + const, w1 held by one client of N, w2 by all.  With
+exact gradients, one local step and rate 1/2, FedAvg has w1 = (1 - 1/N)^r w1(0) after r rounds and
+w2 = 0 after one; FedSubAvg has both 0 after one.
 
-The general population (Field Guide 4.3): F_i(x) = 1/2 (x - c_i)^T A_i (x - c_i), here on the rows S(i) of a table, with
-optimum (E A_i)^+ E A_i c_i.
-"""
+The general population (Field Guide 4.3): F_i(x) = 1/2 (x - c_i)^T A_i (x - c_i), here on the rows
+S(i) of a table, with optimum (E A_i)^+ E A_i c_i."""
 
 from typing import Any, NamedTuple
 
@@ -14,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedslice.data.population import Population
 from fedslice.model import Model, Table, lookup
-from fedslice.population import Population
 from fedslice.tasks.base import Target, Task, Workload
 from fedslice.types import Array, Batch, Params
 
@@ -40,7 +39,16 @@ def example1(clients: int = 100, start: float = 1.0) -> Task:
     rows[0, 0] = 0
     people = Population.from_arrays(np.arange(clients), rows=rows)
     settings = {"cohort": clients, "steps": 1, "batch": 1, "weights": "uniform"}
-    return Task("example1", model, people, people, settings, {"": 0.5}, Target("train_loss", 1e-6), source="generated")
+    return Task(
+        "example1",
+        model,
+        people,
+        people,
+        settings,
+        {"": 0.5},
+        Target("train_loss", 1e-6),
+        source="generated",
+    )
 
 
 class Quadratic(NamedTuple):
@@ -58,15 +66,20 @@ class Quadratic(NamedTuple):
     @property
     def optimum(self) -> np.ndarray:
         """(E A_i)^+ E A_i c_i."""
-        return np.asarray(np.linalg.pinv(self.hessian) @ np.einsum("nij,nj->i", self.hessians, self.centres)) / len(
-            self.centres
-        )
+        return np.asarray(
+            np.linalg.pinv(self.hessian) @ np.einsum("nij,nj->i", self.hessians, self.centres)
+        ) / len(self.centres)
 
 
 def random_quadratic(
-    clients: int = 50, rows: int = 20, hold: float = 0.3, curvature: tuple[float, float] = (0.5, 2.0), seed: int = 0
+    clients: int = 50,
+    rows: int = 20,
+    hold: float = 0.3,
+    curvature: tuple[float, float] = (0.5, 2.0),
+    seed: int = 0,
 ) -> Quadratic:
-    """Random A_i with eigenvalues in ``curvature`` on random S(i); row 0 is held by all, the last one by few.
+    """Random A_i with eigenvalues in ``curvature`` on random S(i); row 0 is held by all, the last
+    one by few.
 
     >>> q = random_quadratic(clients=6, rows=4)
     >>> bool(np.allclose(q.hessian @ q.optimum, (q.hessians @ q.centres[..., None]).mean(0)[:, 0]))
@@ -79,7 +92,10 @@ def random_quadratic(
     mask[rng.integers(clients, size=rows), np.arange(rows)] = True
     hessians, centres = np.zeros((clients, rows, rows)), np.zeros((clients, rows))
     ids = np.full((clients, rows), -1, np.int32)
-    matrix, centre = np.zeros((clients, rows, rows), np.float32), np.zeros((clients, rows), np.float32)
+    matrix, centre = (
+        np.zeros((clients, rows, rows), np.float32),
+        np.zeros((clients, rows), np.float32),
+    )
     for i, held in enumerate(mask):
         s = np.flatnonzero(held)
         basis, _ = np.linalg.qr(rng.normal(size=(len(s), len(s))))
@@ -96,9 +112,17 @@ def _task(rows: int, ids: np.ndarray, matrix: np.ndarray, centre: np.ndarray) ->
         gap = lookup(params["w"], batch["rows"]) - batch["centre"]
         return 0.5 * jnp.einsum("bi,bij,bj->b", gap, batch["matrix"], gap)
 
-    model = Model(lambda key: {}, loss, {"w": Table(rows=rows, fields=("rows",), init=jax.nn.initializers.zeros)})
+    model = Model(
+        lambda key: {},
+        loss,
+        {"w": Table(rows=rows, fields=("rows",), init=jax.nn.initializers.zeros)},
+    )
     people = Population.from_arrays(np.arange(len(ids)), rows=ids, matrix=matrix, centre=centre)
-    settings: dict[str, Any] = {**SETTINGS, "cohort": min(SETTINGS["cohort"], len(ids)), "weights": "uniform"}
+    settings: dict[str, Any] = {
+        **SETTINGS,
+        "cohort": min(SETTINGS["cohort"], len(ids)),
+        "weights": "uniform",
+    }
     return Task("quadratic", model, people, people, settings, {"": 0.1}, source="generated")
 
 
@@ -111,7 +135,8 @@ WORKLOAD = Workload(
 )
 EXAMPLE1 = Workload(
     "example1",
-    "two parameters, one held by all 100 clients and one by a single client (FedSubAvg paper, Example 1)",
+    "two parameters, one held by all 100 clients and one by a single client (FedSubAvg paper,"
+    " Example 1)",
     lambda seed=0, scale=1.0: example1(max(2, round(100 * scale))),
     settings={"steps": 1, "batch": 1, "weights": "uniform"},
     learning_rates={"": 0.5},

@@ -1,29 +1,37 @@
-"""The next character in Shakespeare's plays: the usual small federated text task.  A client is a role of a play.
+"""The next character in Shakespeare's plays: the usual small federated text task.  A client is a
+role of a play.
 
-As in Reddi et al., "Adaptive Federated Optimization" (2021): 86 characters and 4 special tokens, sequences of 80, the
-next character predicted at every place; embedding 8, two LSTM layers of 256, 820,522 parameters; 10 clients a round,
-one epoch in batches of 4, client rate 1.  A role's speeches, each between a begin and an end token, are one text, cut
-every 80 characters; the last fifth of it is for testing.  Roles of fewer than two sequences are left out.  Of LEAF's
-files the own split is kept if they have one.
-"""
+As in Reddi et al., "Adaptive Federated Optimization" (2021): 86 characters and 4 special tokens,
+sequences of 80, the next character predicted at every place; embedding 8, two LSTM layers of 256,
+820,522 parameters; 10 clients a round, one epoch in batches of 4, client rate 1.  A role's
+speeches, each between a begin and an end token, are one text, cut every 80 characters; the last
+fifth of it is for testing.  Roles of fewer than two sequences are left out.  Of LEAF's files the
+own split is kept if they have one."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.models.language_lstm import language_lstm
-from fedslice.population import Population
-from fedslice.tasks import shakespeare
 from fedslice.tasks.base import Task, Workload
-from fedslice.tasks.shakespeare import BEGIN, END, Plays
-from fedslice.tasks.shakespeare_synthetic import plays as generate
+from fedslice.tasks.generators.shakespeare import plays as generate
+from fedslice.tasks.readers import shakespeare
+from fedslice.tasks.readers.shakespeare import BEGIN, END, Plays
 
 NAME = "shakespeare-lstm"
 LENGTH = 80
-CHARACTERS = "\n !\"#$%&'()*,-./0123456789:;>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
-SPECIALS = ("<padding>", "<begin>", "<end>", "<unknown>")  # padding, -1 here, keeps its row: the size is the published
+CHARACTERS = (
+    "\n !\"#$%&'()*,-./0123456789:;>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
+)
+SPECIALS = (
+    "<padding>",
+    "<begin>",
+    "<end>",
+    "<unknown>",
+)  # padding, -1 here, keeps its row: the size is the published
 SETTINGS = {"cohort": 10, "epochs": 1, "batch": 4, "weights": "examples"}
 RATES = {"": 1.0}
 PUBLISHED = {
@@ -50,7 +58,8 @@ class Sequences(NamedTuple):
 
 
 def synthetic(seed: int = 0, scale: float = 1.0) -> Task:
-    """The task on generated speeches (:mod:`fedslice.tasks.shakespeare_synthetic` says what they match).
+    """The task on generated speeches (:mod:`fedslice.tasks.generators.shakespeare` says what they
+    match).
 
     >>> task = synthetic(scale=0.01)
     >>> len(task.train), task.train.columns["next"].shape[1]
@@ -71,12 +80,15 @@ def _task(data: Sequences, source: str) -> Task:
     people = Population(people.columns, people.offsets, data.roles[people.clients], names)
     both = [people.select(~data.test), people.select(data.test)]
     train, test = (part.subset(np.flatnonzero(part.counts)) for part in both)
-    model = language_lstm(len(CHARACTERS), len(SPECIALS), embedding=8, hidden=256, layers=2, project=None)
+    model = language_lstm(
+        len(CHARACTERS), len(SPECIALS), embedding=8, hidden=256, layers=2, project=None
+    )
     return Task(NAME, model, train, test, SETTINGS, RATES, None, PUBLISHED, source, _MEASURED)
 
 
 def sequences(plays: Plays) -> Sequences:
-    """The texts in pieces of 80 characters; where the files do not say which are for testing, a role's last fifth.
+    """The texts in pieces of 80 characters; where the files do not say which are for testing, a
+    role's last fifth.
 
     >>> sequences(Plays(np.array(["Hamlet"]), np.array([0]), ["words, " * 40], None)).test.tolist()
     [False, False, False, True]
@@ -89,8 +101,11 @@ def sequences(plays: Plays) -> Sequences:
     return Sequences(owner, plays.roles, tokens, following, plays.test[text])
 
 
-def _split(owner: np.ndarray, roles: np.ndarray, tokens: np.ndarray, following: np.ndarray) -> Sequences:
-    """Only roles that have at least two sequences; the last fifth of them, at least one, is to test on."""
+def _split(
+    owner: np.ndarray, roles: np.ndarray, tokens: np.ndarray, following: np.ndarray
+) -> Sequences:
+    """Only roles that have at least two sequences; the last fifth of them, at least one, is to test
+    on."""
     counts = np.bincount(owner, minlength=len(roles))
     kept = (counts >= 2)[owner]
     if not kept.any():
@@ -103,7 +118,8 @@ def _split(owner: np.ndarray, roles: np.ndarray, tokens: np.ndarray, following: 
 
 
 def _cut(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Texts, one after the other, as pieces of 80 tokens and the tokens after each; and the text of each piece."""
+    """Texts, one after the other, as pieces of 80 tokens and the tokens after each; and the text of
+    each piece."""
     counts = np.maximum(0, -(-(lengths - 1) // LENGTH))
     text = np.repeat(np.arange(len(lengths)), counts)
     piece = np.arange(len(text)) - (np.cumsum(counts) - counts)[text]
@@ -116,8 +132,8 @@ def _cut(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
 
 WORKLOAD = Workload(
     NAME,
-    "the next character in Shakespeare's plays, with two LSTM layers of 256 (Reddi et al. 2021); generated by default "
-    "with a tenth of the roles, and shorter",
+    "the next character in Shakespeare's plays, with two LSTM layers of 256 (Reddi et al. 2021);"
+    " generated by default with a tenth of the roles, and shorter",
     synthetic,
     load,
     shakespeare.NEEDS,

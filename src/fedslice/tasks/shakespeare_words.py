@@ -1,15 +1,16 @@
-"""The next word in Shakespeare's plays: FedRecon's model of Stack Overflow on a text that is small and real.
+"""The next word in Shakespeare's plays: FedRecon's model of Stack Overflow on a text that is small
+and real.
 
-A client is a role.  Its speeches are cut into sentences at . ? ! : ; and dashes, of which the first 20 words count, in
-small letters.  A tenth of the roles is held out; roles of fewer than four sentences are left out.  The 1,000 most
-common words are four in five of all; the others are hashed to 500 buckets whose vectors are local, for a role's rare
-words are the names and matters of its play.  As in :mod:`fedslice.tasks.stackoverflow_lstm` a bucket is also a class to
-predict, and does not count in the accuracy.  Support and query are a role's earlier and later half.  The LSTM has 128
+A client is a role.  Its speeches are cut into sentences at . ? ! : ; and dashes, of which the first
+20 words count, in small letters.  A tenth of the roles is held out; roles of fewer than four
+sentences are left out.  The 1,000 most common words are four in five of all; the others are hashed
+to 500 buckets whose vectors are local, for a role's rare words are the names and matters of its
+play.  As in :mod:`fedslice.tasks.stackoverflow_lstm` a bucket is also a class to predict, and does
+not count in the accuracy.  Support and query are a role's earlier and later half.  The LSTM has 128
 units.
 
-There are no published figures for it; settings and rates are ours.  Clients train with Adam, with which the LSTM left
-the words' frequencies behind much sooner than with SGD.
-"""
+There are no published figures for it; settings and rates are ours.  Clients train with Adam, with
+which the LSTM left the words' frequencies behind much sooner than with SGD."""
 
 import re
 from pathlib import Path
@@ -20,11 +21,11 @@ import optax
 from fedslice.client import reconstruction
 from fedslice.errors import InputError
 from fedslice.models.language_lstm import language_lstm
-from fedslice.tasks import shakespeare, text
 from fedslice.tasks.base import Task, Workload
-from fedslice.tasks.sentences import Corpus, Data, encode, population
-from fedslice.tasks.shakespeare import Plays
-from fedslice.tasks.shakespeare_synthetic import plays as generate
+from fedslice.tasks.generators.shakespeare import plays as generate
+from fedslice.tasks.readers import shakespeare, text
+from fedslice.tasks.readers.sentences import Corpus, Data, encode, population
+from fedslice.tasks.readers.shakespeare import Plays
 
 NAME = "shakespeare-words"
 VOCABULARY, LENGTH, BUCKETS, FEWEST, HIDDEN = 1_000, 20, 500, 4, 128
@@ -44,20 +45,30 @@ RATES = {"": 0.003}
 _STOPS = re.compile(r"[.?!:;\x02\x03]+|--+")
 
 
-def synthetic(seed: int = 0, scale: float = 1.0, *, buckets: int = BUCKETS, local: bool = True) -> Task:
-    """The task on generated speeches (:mod:`fedslice.tasks.shakespeare_synthetic` says what they match).
+def synthetic(
+    seed: int = 0, scale: float = 1.0, *, buckets: int = BUCKETS, local: bool = True
+) -> Task:
+    """The task on generated speeches (:mod:`fedslice.tasks.generators.shakespeare` says what they
+    match).
 
-    As many roles and sentences as in the plays at scale 1; of the words one in nine is unknown, there one in five.
+    As many roles and sentences as in the plays at scale 1; of the words one in nine is unknown,
+    there one in five.
 
     >>> task = synthetic(scale=0.05)
     >>> task.model.local, task.train.columns["tokens"].shape[1]
     (('buckets',), 20)
     """
-    return _task(sentences(generate(seed, scale)), f"generated data, seed {seed}, scale {scale:g}", buckets, local)
+    return _task(
+        sentences(generate(seed, scale)),
+        f"generated data, seed {seed}, scale {scale:g}",
+        buckets,
+        local,
+    )
 
 
 def load(path: str | Path, *, buckets: int = BUCKETS, local: bool = True) -> Task:
-    """The task on the plays, as plain text or LEAF's; with ``local=False`` the buckets' vectors are a global table.
+    """The task on the plays, as plain text or LEAF's; with ``local=False`` the buckets' vectors are
+    a global table.
 
     LEAF's own split, by the time of a role's speeches, is not used: roles are held out.
     """
@@ -89,24 +100,37 @@ def sentences(plays: Plays) -> Data:
     counts = [np.array([len(lines[role]) for role in part]) for part in parts]
     times = [np.concatenate([np.arange(count) for count in some]) for some in counts]
     words = rows[: len(said[0])], rows[len(said[0]) :]
-    train, test = (Corpus(plays.roles[part], *more) for part, *more in zip(parts, counts, times, words, strict=True))
+    train, test = (
+        Corpus(plays.roles[part], *more)
+        for part, *more in zip(parts, counts, times, words, strict=True)
+    )
     return Data(train, test, common)
 
 
 def _task(data: Data, source: str, buckets: int, local: bool) -> Task:
-    train, test = (population(corpus, data.vocabulary, buckets) for corpus in (data.train, data.test))
+    train, test = (
+        population(corpus, data.vocabulary, buckets) for corpus in (data.train, data.test)
+    )
     model = language_lstm(
-        len(data.vocabulary), 1 if buckets else 2, buckets=buckets, local_buckets=local, hidden=HIDDEN
+        len(data.vocabulary),
+        1 if buckets else 2,
+        buckets=buckets,
+        local_buckets=local,
+        hidden=HIDDEN,
     )
     settings = {**SETTINGS, "cohort": min(COHORT, len(train))}
-    rebuilt = reconstruction(model, optax.sgd(REBUILD), steps=100, epochs=1, batch=16, split="time") if local else None
+    rebuilt = (
+        reconstruction(model, optax.sgd(REBUILD), steps=100, epochs=1, batch=16, split="time")
+        if local
+        else None
+    )
     return Task(NAME, model, train, test, settings, RATES, source=source, adaptation=rebuilt)
 
 
 WORKLOAD = Workload(
     NAME,
-    "the next word in Shakespeare's plays, with an LSTM of 128, 1,000 words and 500 local buckets of others; generated "
-    "by default with a tenth of the roles, and shorter",
+    "the next word in Shakespeare's plays, with an LSTM of 128, 1,000 words and 500 local buckets"
+    " of others; generated by default with a tenth of the roles, and shorter",
     synthetic,
     load,
     shakespeare.NEEDS,

@@ -1,17 +1,20 @@
-"""Synthetic(alpha, beta): heterogeneous Gaussians with a generalised linear model on each client (Li et al. 2020).
+"""Synthetic(alpha, beta): heterogeneous Gaussians with a generalised linear model on each client
+(Li et al. 2020).
 
-"Federated Optimization in Heterogeneous Networks" (FedProx), section 5.1; a set of the kind that the Field Guide (Wang
-et al. 2021) asks for: Gaussian features and a generalised linear model.  For client k:
+"Federated Optimization in Heterogeneous Networks" (FedProx), section 5.1; a set of the kind that
+the Field Guide (Wang et al. 2021) asks for: Gaussian features and a generalised linear model.  For
+client k:
 
     u_k ~ N(0, alpha),  W_k[i, c] ~ N(u_k, 1) (60 x 10),  b_k[c] ~ N(u_k, 1) (10)
     B_k ~ N(0, beta),   v_k[j] ~ N(B_k, 1),   x ~ N(v_k, S) with S diagonal, S[j, j] = j^-1.2 (j = 1 .. 60)
     y = argmax of x W_k + b_k
 
-alpha says how much the clients' models differ, beta how much their data do; both are the standard deviations, as in the
-authors' code (the paper writes the same letters where variances stand; the paper's values, 0, 0.5 and 1, differ only at
-0.5).  ``iid=True`` is their third kind of set: one W and b with numbers ~ N(0, 1) for all clients, and v_k = B_k in all
-coordinates, here with beta = 0.  Client k has 50 + floor(exp(N(4, 2^2))) examples: the paper's power law.  A random
-fifth of each client's examples is its test set.
+alpha says how much the clients' models differ, beta how much their data do; both are the standard
+deviations, as in the authors' code (the paper writes the same letters where variances stand; the
+paper's values, 0, 0.5 and 1, differ only at 0.5).  ``iid=True`` is their third kind of set: one W
+and b with numbers ~ N(0, 1) for all clients, and v_k = B_k in all coordinates, here with beta = 0.
+Client k has 50 + floor(exp(N(4, 2^2))) examples: the paper's power law.  A random fifth of each
+client's examples is its test set.
 
 Model: softmax regression, p(y | x) = softmax(x W + b), 610 parameters that start at zero.
 """
@@ -19,10 +22,10 @@ Model: softmax regression, p(y | x) = softmax(x W + b), 610 parameters that star
 import jax.numpy as jnp
 import numpy as np
 
+from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.models.layers import classifier
-from fedslice.population import Population
 from fedslice.tasks.base import Task, Workload
 
 NAME = "synthetic-glm"
@@ -58,7 +61,10 @@ def generate(
     60
     """
     if clients < 1 or not (alpha >= 0 and beta >= 0):
-        raise InputError(f"clients={clients}, alpha={alpha}, beta={beta}: give at least one client, and none below 0")
+        raise InputError(
+            f"clients={clients}, alpha={alpha}, beta={beta}: give at least one client, and none"
+            " below 0"
+        )
     rng = np.random.default_rng(seed)
     sizes = 50 + np.exp(rng.normal(4, 2, clients)).astype(np.int64)
     model, centre = rng.normal(0, alpha, clients), rng.normal(0, beta, clients)
@@ -75,7 +81,9 @@ def generate(
     return Population.from_arrays(owner, x=np.concatenate(xs), label=np.concatenate(labels))
 
 
-def synthetic(seed: int = 0, scale: float = 1.0, alpha: float = 1.0, beta: float = 1.0, iid: bool = False) -> Task:
+def synthetic(
+    seed: int = 0, scale: float = 1.0, alpha: float = 1.0, beta: float = 1.0, iid: bool = False
+) -> Task:
     """The task on Synthetic(1, 1), or another pair; ``scale`` multiplies the 30 clients.
 
     >>> task = synthetic(scale=0.1)
@@ -88,7 +96,9 @@ def synthetic(seed: int = 0, scale: float = 1.0, alpha: float = 1.0, beta: float
     settings = {**SETTINGS, "cohort": min(10, clients)}
     kind = "iid" if iid else f"({alpha:g}, {beta:g})"
     source = f"Synthetic {kind}, seed {seed}, scale {scale:g}"
-    return Task(NAME, softmax_regression(), train, test, settings, LEARNING_RATES, None, PUBLISHED, source)
+    return Task(
+        NAME, softmax_regression(), train, test, settings, LEARNING_RATES, None, PUBLISHED, source
+    )
 
 
 def _split(people: Population, seed: int) -> tuple[Population, Population]:
@@ -102,8 +112,8 @@ def _split(people: Population, seed: int) -> tuple[Population, Population]:
 
 WORKLOAD = Workload(
     NAME,
-    "softmax regression, 60 features and 10 classes, on Gaussians and linear models that differ by client; 30 clients "
-    "(Synthetic(1, 1) of the FedProx paper)",
+    "softmax regression, 60 features and 10 classes, on Gaussians and linear models that differ by"
+    " client; 30 clients (Synthetic(1, 1) of the FedProx paper)",
     synthetic,
     statistics={
         "clients": "30",

@@ -1,0 +1,353 @@
+"""Run a task with an algorithm into a folder: exact settings, metrics of each evaluated round,
+checkpoint, model.
+
+settings.json            what was run
+metrics.jsonl            one line for each evaluated round, the first of round 0
+checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
+model.safetensors        the trained model, with names.json for its rows
+"""
+
+import math
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fedslice.cli import export
+from fedslice.cli.catalogue import find_method
+from fedslice.cli.folder import Folder, Line, as_json, parsed
+from fedslice.cli.settings import Settings
+from fedslice.cli.stopping import Stopped, Stopping
+from fedslice.cli.workloads import sampler_for
+from fedslice.errors import InputError
+from fedslice.evaluation import clusters
+from fedslice.evaluation.gain import Gain, Personal
+from fedslice.evaluation.kept_models import Kept
+from fedslice.evaluation.scores import Evaluator
+from fedslice.simulation.checkpoint import fingerprint
+from fedslice.simulation.progress import bar
+from fedslice.simulation.run import Report, Run, simulate
+from fedslice.tasks.base import Task
+
+TRAIN_SAMPLE = (
+    10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
+)
+TRAIN_CLIENTS = 200  # training clients that rebuild their local leaves to be measured
+LAP = (
+    100  # rounds timed at once: the median of laps leaves out those in which something was compiled
+)
+SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
+TRAFFIC = ("examples", "bytes_down", "bytes_up")
+
+
+class Scorer:
+    """Measures train loss, test loss and the task's metrics; made once for a task, used by all its
+    runs."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.judges: tuple[Run, list[Callable[[], Gain]]] | None = None
+
+    @cached_property
+    def test(self) -> Evaluator:
+        """The test set, or as much of it as the task asks for."""
+        some = (
+            self.task.test
+            if self.task.measured is None
+            else self.task.test.sample(self.task.measured)
+        )
+        return Evaluator(self.task.model, some)
+
+    @cached_property
+    def test_data(self) -> str:
+        """A hash of the test set: a run does not go on with another one, which would bend its
+        curve."""
+        return fingerprint(self.task.test)
+
+    @cached_property
+    def train(self) -> Evaluator:
+        """A sample of the training data."""
+        return Evaluator(
+            self.task.model,
+            self.task.train.sample(min(TRAIN_SAMPLE, self.task.measured or TRAIN_SAMPLE)),
+        )
+
+    @cached_property
+    def all(self) -> Evaluator:
+        """All training data, by which clients choose among several models."""
+        return Evaluator(self.task.model, self.task.train)
+
+    def __call__(self, run: Run) -> dict[str, float]:
+        """The figures of one evaluation."""
+        client, gains, more = run.algorithm.client, [], {}
+        if (
+            run.algorithm.server.several
+        ):  # each client with the model that suits its own training data
+            gains = [clusters.gain(run, self.all, each) for each in (self.train, self.test)]
+        elif client.serve or client.adapt or self.task.model.local:
+            gains = [judge() for judge in self._judges(run)]
+        if gains:
+            train, test = (gain.after.pooled for gain in gains)
+            spread = gains[1].spread("loss")
+            more = {f"gain_{name}": spread[name] for name in ("mean", "p10", "worst", "share")}
+        else:
+            train, test = (each(run.params(each.ids())).pooled for each in (self.train, self.test))
+        figures = {"train_loss": train["loss"], "test_loss": test["loss"]}
+        return figures | {name: value for name, value in test.items() if name != "loss"} | more
+
+    def _judges(self, run: Run) -> list[Callable[[], Gain]]:
+        """What clients make of the model, or keep: some of the training clients, and those of the
+        test set."""
+        if self.judges is None or self.judges[0] is not run:
+            self.judges = run, self._kept(run) if self._known(run) else self._adapting(run)
+        return self.judges[1]
+
+    def _known(self, run: Run) -> bool:
+        """Whether clients keep models, and the test set is of the same clients."""
+        return run.algorithm.client.serve is not None and np.array_equal(
+            self.task.test.clients, self.task.train.clients
+        )
+
+    def _kept(self, run: Run) -> list[Callable[[], Gain]]:
+        if self.task.judged is not None:
+            raise InputError(
+                f"judged={self.task.judged}: clients that keep their models are all judged, on"
+                " examples of their own; leave judged out"
+            )
+        train = self.task.train
+        chosen = np.random.default_rng(0).permutation(train.examples) < TRAIN_SAMPLE
+        return [Kept(run, train.select(chosen)), Kept(run, self.task.test)]
+
+    def _adapting(self, run: Run) -> list[Callable[[], Gain]]:
+        adaptation = run.algorithm.client.adapt or self.task.adaptation
+        if adaptation is None:
+            raise InputError(
+                f"{self.task.name} has local leaves and no way to rebuild them: use --algorithm"
+                " fedrecon"
+            )
+        train, test = self.task.train, self.task.test
+        some = train.subset(np.random.default_rng(0).permutation(len(train))[:TRAIN_CLIENTS])
+        split = self.task.settings.get(
+            "split", "half"
+        )  # the task's, so that all algorithms are judged alike
+        known, unseen = (Personal(each, adaptation, split=split) for each in (some, test))
+
+        def draw() -> np.ndarray | None:
+            most = self.task.judged
+            return (
+                None
+                if most is None
+                else np.random.default_rng(run.round).permutation(len(test))[:most]
+            )
+
+        return [
+            lambda: known(run.params(known.ids())),
+            lambda: unseen(run.params(unseen.ids()), clients=draw()),
+        ]
+
+
+@dataclass
+class Experiment:
+    """One run of one algorithm on a task.  ``execute`` returns the final line."""
+
+    task: Task
+    algorithm: str
+    settings: Settings
+    rounds: int
+    seed: int = 0
+    eval_every: int = 10
+    out: Path | None = None
+    scorer: Scorer | None = None
+    emit: Callable[[Line], None] = lambda line: None
+    tell: Callable[[str], None] = lambda text: None
+    progress: bool = False
+    store: str | Path = "ram"
+    stop: Stopping = field(default_factory=Stopping)
+    lines: list[Line] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.eval_every < 1:
+            raise InputError("--rounds and --eval-every must be at least 1")
+
+    def execute(self, run: Run | None = None) -> Line:
+        """Train to the last round, from the checkpoint in ``out`` if there is one of this very run."""
+        scorer = self.scorer or Scorer(self.task)
+        run = run or self.start()
+        with (
+            nullcontext()
+            if self.out is None
+            else Folder(self.out, self._identity(scorer), self.tell)
+        ) as folder:
+            self.lines = [] if folder is None else folder.resume(run, self.rounds)
+            clock = _Clock(saves=folder is not None)
+            with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
+                try:
+                    self._train(run, scorer, folder, clock, advance)
+                except (Stopped, BrokenPipeError) as error:
+                    if folder is not None:
+                        self._save(run, folder, clock)
+                    if isinstance(error, Stopped):
+                        error.round, error.folder = run.round, self.out
+                    else:
+                        self.tell(
+                            f"nobody reads the output any more: stopped after round {run.round}"
+                        )
+                    raise
+            return self._finish(run, folder, clock)
+
+    def _train(
+        self,
+        run: Run,
+        scorer: Scorer,
+        folder: Folder | None,
+        clock: "_Clock",
+        advance: Callable[[Report], None],
+    ) -> None:
+        if (
+            not self.lines and not run.round
+        ):  # where every curve starts, and what it is compared with
+            given = {f"baseline_{name}": value for name, value in self.task.baseline.items()}
+            self._record(run, {"round": 0, **scorer(run), **given, **self._traffic(run)}, folder)
+        while True:
+            self.stop.check()
+            measured = self.lines[-1]["round"] if self.lines else 0
+            if run.round > measured and run.round == self._goal(run.round - 1):
+                self._record(run, {"round": run.round, **scorer(run), **self._traffic(run)}, folder)
+            if folder is not None and clock.due():
+                self._save(run, folder, clock)  # after the line of this round
+            if run.round == self.rounds:
+                return
+            with self.stop.patient():
+                self._lap(run, clock, advance)
+
+    def _lap(self, run: Run, clock: "_Clock", advance: Callable[[Report], None]) -> None:
+        """Some rounds up to the next evaluation, timed as one; fewer when it is time to save or to
+        stop."""
+        begun, first = time.perf_counter(), run.round
+        for report in run.rounds(min(LAP, self._goal(first) - first) if clock.compiled else 1):
+            if self.stop.asked:
+                break
+            advance(report)
+            if clock.due():
+                break
+        run.wait()
+        clock.lap(time.perf_counter() - begun, run.round - first)
+
+    def _goal(self, done: int) -> int:
+        """The round of the first evaluation after ``done`` rounds."""
+        return min(self.rounds, (done // self.eval_every + 1) * self.eval_every)
+
+    def _save(self, run: Run, folder: Folder, clock: "_Clock") -> None:
+        with self.stop.patient():
+            run.save(folder.path)
+        clock.saved = time.perf_counter()
+
+    def _traffic(self, run: Run) -> dict[str, int]:
+        """Examples and bytes since the first round; training on pooled data sends nothing."""
+        silent = {"bytes_down": 0, "bytes_up": 0} if find_method(self.algorithm).pooled else {}
+        return {**run.totals, **silent}
+
+    def start(self) -> Run:
+        """The run, before its first round."""
+        method = find_method(self.algorithm)
+        population = self.task.train.pool() if method.pooled else self.task.train
+        algorithm = method.build(self.task, self.settings)
+        sampler = sampler_for(method, self.settings)
+        text = self.settings.engine
+        engine: str | int = int(text) if text.isdigit() else text
+        return simulate(
+            algorithm,
+            population,
+            sampler=sampler,
+            seed=self.seed,
+            engine=engine,
+            threads=self.settings.threads or None,
+            store=self.store,
+        )
+
+    def _identity(self, scorer: Scorer) -> Line:
+        return {
+            "task": self.task.name,
+            "data": self.task.source,
+            "test_data": scorer.test_data,  # the training data are in the checkpoint
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "eval_every": self.eval_every,
+            "store": "ram" if str(self.store).lower() == "ram" else "mapped",
+            "settings": self.settings.values,
+        }
+
+    def _record(self, run: Run, line: Line, folder: Folder | None) -> None:
+        line = parsed(as_json(line))  # as a run that goes on will read it
+        with self.stop.patient():
+            self.lines.append(line)
+            if folder is not None:
+                folder.record(run, line)
+        self.emit(line)
+
+    @staticmethod
+    def figures(line: Line) -> Line:
+        """The measured figures of a line: losses and metrics."""
+        return {key: value for key, value in line.items() if key not in ("round", *TRAFFIC)}
+
+    def rounds_to_target(self) -> int | None:
+        """The first evaluated round at which the task's target was met."""
+        target = self.task.target
+        return next((line["round"] for line in self.lines if target and target.reached(line)), None)
+
+    def _finish(self, run: Run, folder: Folder | None, clock: "_Clock") -> Line:
+        if folder is not None:
+            self._save(run, folder, clock)
+            with self.stop.patient():
+                export.write_model(
+                    export.model_of(run)._replace(settings=self.settings.values), folder.path
+                )
+        scale = 1024 if sys.platform != "darwin" else 1024**2
+        done = {
+            "done": True,
+            "rounds": run.round,
+            "rounds_to_target": self.rounds_to_target(),
+            "ms_per_round": clock.ms_per_round(),
+            "compile_s": clock.compile_s,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
+            "out": str(self.out) if self.out else None,
+        }
+        self.emit(done)
+        return done
+
+
+class _Clock:
+    """Steady-state time a round, from laps without the first round, which compiles; and when to
+    save."""
+
+    def __init__(self, saves: bool) -> None:
+        self.compile_s = 0.0
+        self.compiled = False
+        self.laps: list[tuple[float, int]] = []
+        self.saved = time.perf_counter()
+        text = os.environ.get("FEDSLICE_SAVE_EVERY", str(SAVE_EVERY))
+        try:
+            self.every = float(text) if saves else math.inf
+        except ValueError:
+            raise InputError(f"FEDSLICE_SAVE_EVERY={text!r} must be a number of seconds") from None
+
+    def lap(self, seconds: float, rounds: int) -> None:
+        if self.compiled:
+            self.laps.append((seconds, rounds))
+        else:
+            self.compiled, self.compile_s = True, seconds
+
+    def due(self) -> bool:
+        return time.perf_counter() - self.saved >= self.every
+
+    def ms_per_round(self) -> float | None:
+        rates = [1e3 * seconds / rounds for seconds, rounds in self.laps if rounds]
+        return statistics.median(rates) if rates else None

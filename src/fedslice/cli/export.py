@@ -1,0 +1,193 @@
+"""A trained model on disk, with the users' own names for its rows: safetensors, npz and Parquet."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from safetensors.numpy import save
+
+from fedslice.errors import CheckpointError, InputError, MissingDataError
+from fedslice.files.sealed import load, seal
+from fedslice.files.writing import atomic_write, replacing
+from fedslice.simulation.run import Run
+
+MODEL, NAMES = "model.safetensors", "names.json"
+
+
+class Rows(NamedTuple):
+    """The rows of one table that some client held: ids, what they are called (or ""), how many held
+    them, values."""
+
+    ids: np.ndarray
+    names: list[str]
+    heat: np.ndarray
+    values: np.ndarray
+
+
+class Exported(NamedTuple):
+    """A trained model: dense leaves by path, tables by name, and the settings that it was trained
+    with, if known."""
+
+    dense: dict[str, np.ndarray]
+    tables: dict[str, Rows]
+    settings: Mapping[str, Any] = {}
+
+    def row(self, table: str, name: str) -> np.ndarray:
+        """One row by the user's name for it."""
+        rows = self.tables[table]
+        if name not in rows.names:
+            raise InputError(f"table {table!r} has no row named {name!r}")
+        return np.asarray(rows.values[rows.names.index(name)])
+
+
+def model_of(run: Run) -> Exported:
+    """The run's model: dense leaves, and every table row that some client holds."""
+    ids_of = {name: space.ids for name, space in run.spaces.items()}
+    several = (
+        run.algorithm.server.several
+    )  # then each row, and each dense leaf, has all models side by side
+    params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
+    tables = {}
+    for name, table in run.model.tables.items():
+        space = run.spaces[run.model.space_of[name]]
+        known = next(
+            (run.population.names[f] for f in table.fields if f in run.population.names), None
+        )
+        names = [] if known is None or not len(known) else known[space.ids].astype(str).tolist()
+        heat = space.heat(run.population.counts)[:, 0].astype(np.int64)
+        tables[name] = Rows(space.ids, names, heat, np.asarray(params[name]))
+    rest = {name: leaf for name, leaf in params.items() if name not in tables}
+    paths = jax.tree_util.tree_leaves_with_path(rest)
+    return Exported(
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(x)
+            for path, x in paths
+        },
+        tables,
+    )
+
+
+def write_model(model: Exported, folder: Path) -> None:
+    """Into ``model.safetensors`` and ``names.json`` of a run folder."""
+    arrays = {f"dense/{path}": leaf for path, leaf in model.dense.items()}
+    for name, rows in model.tables.items():
+        arrays |= {
+            f"table/{name}/ids": rows.ids,
+            f"table/{name}/heat": rows.heat,
+            f"table/{name}/values": rows.values,
+        }
+    names = json.dumps(
+        {name: rows.names for name, rows in model.tables.items()}, ensure_ascii=False
+    ).encode()
+    atomic_write(folder / NAMES, names)
+    about = {"names": hashlib.sha256(names).hexdigest(), "settings": dict(model.settings)}
+    seal(folder / MODEL, about, {key: np.asarray(leaf, order="C") for key, leaf in arrays.items()})
+
+
+def read_model(folder: Path) -> Exported:
+    """The trained model of a run folder, after checking that both files are as they were written."""
+    if not (folder / MODEL).exists() or not (folder / NAMES).exists():
+        raise MissingDataError(
+            f"{folder} holds no trained model ({MODEL}): give the --out folder of a finished run"
+        )
+    try:
+        about, arrays = load(folder / MODEL)
+        text = (folder / NAMES).read_bytes()
+        if about["names"] != hashlib.sha256(text).hexdigest():
+            raise InputError(
+                f"{NAMES} does not belong to {MODEL}, or has changed since it was written"
+            )
+        names = json.loads(text)
+        tables = {
+            name: Rows(
+                *(arrays[f"table/{name}/ids"], given),
+                *(arrays[f"table/{name}/{k}"] for k in ("heat", "values")),
+            )
+            for name, given in names.items()
+        }
+    except (CheckpointError, KeyError, ValueError) as error:
+        raise InputError(
+            f"the model in {folder} is damaged ({error}): the command that trained it writes it"
+            " anew"
+        ) from error
+    dense = {k.removeprefix("dense/"): v for k, v in arrays.items() if k.startswith("dense/")}
+    return Exported(dense, tables, about.get("settings", {}))
+
+
+def export(model: Exported, file: Path) -> list[Path]:
+    """All that is needed to predict, to ``.npz``, ``.safetensors`` or ``.parquet``; returns the
+    files written.
+
+    Parquet has one file a table, named after it when there are several (``weights-item.parquet``),
+    and one for the dense leaves, such as a bias: ``weights.dense.parquet``, with the columns leaf,
+    shape and values."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        return _parquet(model, file)
+    arrays: dict[str, np.ndarray] = {**model.dense}
+    for name, rows in model.tables.items():
+        arrays |= {name: rows.values, f"{name}.ids": rows.ids, f"{name}.heat": rows.heat}
+        if file.suffix == ".npz" and rows.names:
+            arrays[f"{name}.names"] = np.array(rows.names)
+    if file.suffix == ".npz":
+        with replacing(file) as temporary, temporary.open("wb") as handle:
+            np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+    elif file.suffix == ".safetensors":
+        about = {f"{name}.names": json.dumps(rows.names) for name, rows in model.tables.items()}
+        atomic_write(file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
+    else:
+        raise InputError(f"{file.name}: give a name ending in .parquet, .npz or .safetensors")
+    return [file]
+
+
+def _parquet(model: Exported, file: Path) -> list[Path]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow: pip install 'fedslice[data]'") from error
+    files = []
+    for name, rows in model.tables.items():
+        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values)
+        if rows.values.ndim > 2:
+            values = rows.values.tolist()
+        values = pyarrow.array(values, _lists(pyarrow, rows.values))
+        columns = {"row": rows.ids, "heat": rows.heat, name: values}
+        if rows.names:
+            columns = {"name": rows.names, **columns}
+        path = file if len(model.tables) == 1 else file.with_stem(f"{file.stem}-{name}")
+        with replacing(path) as temporary:
+            parquet.write_table(pyarrow.table(columns), temporary)
+        files.append(path)
+    if model.dense:
+        path = file.with_stem(f"{file.stem}.dense") if model.tables else file
+        with replacing(path) as temporary:
+            parquet.write_table(_leaves(pyarrow, model.dense), temporary)
+        files.append(path)
+    return files
+
+
+def _lists(pyarrow: Any, values: np.ndarray) -> Any:
+    """The type of a row: a number, or lists in lists as its shape has axes."""
+    kind = pyarrow.from_numpy_dtype(values.dtype)
+    for _ in values.shape[1:]:
+        kind = pyarrow.list_(kind)
+    return kind
+
+
+def _leaves(pyarrow: Any, dense: dict[str, np.ndarray]) -> Any:
+    """One row a leaf: its path, its shape, and its numbers one after the other."""
+    kind = np.result_type(*(leaf.dtype for leaf in dense.values()))
+    return pyarrow.table(
+        {
+            "leaf": list(dense),
+            "shape": pyarrow.array(
+                [list(leaf.shape) for leaf in dense.values()], pyarrow.list_(pyarrow.int64())
+            ),
+            "values": [leaf.astype(kind).reshape(-1) for leaf in dense.values()],
+        }
+    )

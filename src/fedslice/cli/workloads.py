@@ -1,0 +1,196 @@
+"""The tasks by name, where their data are, and who takes part in a round."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedslice.cli.catalogue import Method
+from fedslice.cli.settings import Settings, parse
+from fedslice.data import sampling
+from fedslice.data.sampling import Sampler
+from fedslice.errors import InputError, MissingDataError
+from fedslice.files.guard import reading
+from fedslice.tasks import (
+    amazon_din,
+    cifar10_resnet,
+    gld_mobilenet,
+    movielens_lr,
+    movielens_mf,
+    quadratic,
+    sent140_lstm,
+    shakespeare_lstm,
+    shakespeare_words,
+    stackoverflow_lstm,
+    stackoverflow_transformer,
+    synthetic_glm,
+    taobao_din,
+)
+from fedslice.tasks.base import Task, Workload
+from fedslice.tasks.readers.files import data_home, fetch, locate_all
+
+TASKS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        movielens_lr.WORKLOAD,
+        sent140_lstm.WORKLOAD,
+        amazon_din.WORKLOAD,
+        taobao_din.WORKLOAD,
+        movielens_mf.WORKLOAD,
+        stackoverflow_lstm.WORKLOAD,
+        stackoverflow_transformer.WORKLOAD,
+        shakespeare_lstm.WORKLOAD,
+        shakespeare_words.WORKLOAD,
+        cifar10_resnet.WORKLOAD,
+        gld_mobilenet.WORKLOAD,
+        synthetic_glm.WORKLOAD,
+        quadratic.WORKLOAD,
+        quadratic.EXAMPLE1,
+    )
+}
+
+
+def find_task(name: str) -> Workload:
+    """A task by name, or an error that lists them.
+
+    >>> find_task("quadratic").name
+    'quadratic'
+    """
+    if name not in TASKS:
+        raise InputError(
+            f"there is no task {name!r}; there are {', '.join(TASKS)}, and lr for your own --data"
+        )
+    return TASKS[name]
+
+
+INTRODUCTION = """# Tasks
+
+The workloads of the papers, each with the reader of its real data, its model, the published settings and results, and
+a generator of the published shape. `fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were
+found, `fedslice data NAME` fetches the data or says where to get them, `--synthetic` needs none. Options are given as
+`--option NAME=VALUE`, in Python as arguments of the task's `synthetic` and `load`. This page is made by `fedslice tasks
+--markdown`.
+
+Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed`, or in `FEDSLICE_CACHE`, and made anew when the
+files change.
+"""
+
+
+def task_page() -> str:
+    """All tasks as one Markdown page.
+
+    >>> task_page().startswith("# Tasks")
+    True
+    """
+    parts = [INTRODUCTION]
+    for workload in TASKS.values():
+        about = workload.needs and f"\nReal data: {workload.needs}\n"
+        parts.append(
+            f"## {workload.name}\n\n{workload.summary[0].upper()}{workload.summary[1:]}.\n{about}"
+        )
+        for title, cells in sections(workload).items():
+            rows = "\n".join(f"| {key} | {value} |" for key, value in cells.items())
+            parts.append(f"| {title} | |\n|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def sections(workload: Workload) -> dict[str, dict[str, str]]:
+    """What there is to know of a task, by heading: as published, and its options with their
+    defaults.
+
+    >>> sections(find_task("shakespeare-words"))["options"]["buckets"]
+    '500'
+    """
+    generated, real = options_of(workload, real=False), options_of(workload, real=True)
+    names = {**real, **generated}
+    only = {**dict.fromkeys(real.keys() - generated, ", real data only"),
+            **dict.fromkeys(generated.keys() - real, ", generated data only")}  # fmt: skip
+    options = {name: f"{_written(default)}{only.get(name, '')}" for name, default in names.items()}
+    return {**workload.sections(), **({"options": options} if options else {})}
+
+
+def _written(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def options_of(workload: Workload, real: bool) -> dict[str, Any]:
+    """What else its generator, or its reader of real data, can be told, with the defaults.
+
+    >>> options_of(find_task("movielens-mf"), real=True)
+    {'split': 'users', 'part': 'test', 'local': True, 'judged': 0}
+    """
+    make = workload.load if real and workload.load is not None else workload.synthetic
+    given = inspect.signature(make).parameters.values()
+    return {each.name: each.default for each in given if each.name not in ("path", "seed", "scale")}
+
+
+def make_task(workload: Workload, place: Path | None, scale: float, changes: Sequence[str]) -> Task:
+    """The task from the data in ``place``, or generated; ``changes`` are options as ``name=value``.
+
+    >>> task = make_task(find_task("movielens-mf"), None, 0.02, ["split=time"])
+    >>> len(task.train) == len(task.test), task.source
+    (True, 'generated data, seed 0, scale 0.02; split=time')
+    """
+    known, chosen = options_of(workload, real=place is not None), {}
+    for change in changes:
+        key, sign, text = (part.strip() for part in change.partition("="))
+        if not sign or key not in known:
+            names = (
+                ", ".join(f"{name} ({_written(default)})" for name, default in known.items())
+                or "none"
+            )
+            raise InputError(
+                f"--option {change}: write name=value; the options of {workload.name} here are"
+                f" {names}"
+            )
+        chosen[key] = parse(key, text, type(known[key]))
+    if place is None or workload.load is None:
+        task = workload.synthetic(scale=scale, **chosen)
+    else:
+        with reading(place):
+            task = workload.load(place, **chosen)
+    return replace(task, source=f"{task.source}; {', '.join(changes)}") if changes else task
+
+
+def present(workload: Workload, place: Path) -> list[str]:
+    """Which of the task's files are in ``place``: a folder, an archive or one of the files."""
+    found: list[str] = []
+    for pattern in workload.files:
+        try:
+            names = [file.name for file in locate_all(place, pattern, needs="")]
+            found += names if len(names) <= 10 else [f"{names[0]} and {len(names) - 1:,} more"]
+        except MissingDataError:
+            continue
+    return list(dict.fromkeys(found))
+
+
+def obtain(workload: Workload, place: Path | None = None) -> Path:
+    """Where the task's real data are: in ``place`` or the data home, else downloaded, else an error
+    with advice."""
+    home = place or data_home()
+    if present(workload, home):
+        return home
+    if workload.download is not None and not home.is_file():
+        return fetch(workload.download, home)
+    raise MissingDataError(
+        f"the data of {workload.name} are not in {home}. {workload.needs} Put them there"
+        " (FEDSLICE_DATA changes the place), name their folder with --data-dir, or use --synthetic"
+        " for generated data."
+    )
+
+
+def sampler_for(method: Method, settings: Settings) -> Sampler:
+    """Who takes part in a round."""
+    if method.pooled or settings.sampler == "full":
+        return sampling.full()
+    kinds = {
+        "uniform": sampling.uniform,
+        "weighted": sampling.weighted,
+        "poisson": sampling.poisson,
+    }
+    if settings.sampler not in kinds:
+        raise InputError(
+            f"there is no sampler {settings.sampler!r}; there are {', '.join(kinds)}, full"
+        )
+    return kinds[settings.sampler](settings.cohort)

@@ -1,0 +1,122 @@
+"""Put the parts together, and refuse what cannot work."""
+
+from collections.abc import Sequence
+
+from fedslice.data.population import Population
+from fedslice.data.sampling import Sampler
+from fedslice.errors import InputError
+from fedslice.reduce import total
+from fedslice.types import Algorithm, Client, Reduce, Server, Stage
+
+
+def algorithm(
+    client: Client,
+    stages: Sequence[Stage],
+    server: Server,
+    reduce: Reduce | None = None,
+    name: str = "custom",
+    survey: Client | None = None,
+) -> Algorithm:
+    """An algorithm from its parts; ``stages`` are written from the learner to the wire.
+
+    >>> import optax, fedslice as fs
+    >>> model = fs.tasks.quadratic.example1(clients=4).model
+    >>> algorithm(fs.client.sgd(model, optax.sgd(0.1)), [fs.stage.mean()], fs.server.optimize()).name
+    'custom'
+    """
+    weighing = sum(stage.weighs for stage in stages)
+    if weighing != 1:
+        raise InputError(
+            f"an algorithm needs exactly one stage that turns the sum into a mean, got {weighing}: "
+            "put stage.mean(...) once among its stages"
+        )
+    if not stages[-1].weighs:
+        raise InputError(
+            "the mean must be the last stage: put clip, compress and the like before it"
+        )
+    if server.several and any(stage.cost is not None for stage in stages):
+        raise InputError(
+            "compression is not possible with several models side by side: leave compress out"
+        )
+    chosen = reduce or total()
+    if chosen.name != "sum" and (
+        server.needs_sum or client.everyone or any(stage.needs_sum for stage in stages)
+    ):
+        raise InputError(
+            f"{name} works on the plain sum of its clients' messages, which {chosen.name} is not:"
+            " use reduce=sum, or an algorithm without such state (fedavg, fedsubavg, fedprox, ...)"
+        )
+    if any(stage.alters for stage in stages) and (server.needs_update or client.everyone):
+        raise InputError(
+            f"{name} keeps duals that must match the updates sent: leave out clip, compress and"
+            " nova"
+        )
+    if server.several and not chosen.name.startswith(("sum", "worst")):
+        raise InputError(
+            f"{name} sends zeros for the models a client did not choose, which {chosen.name} would"
+            " count"
+        )
+    return Algorithm(name, client, tuple(stages), server, chosen, survey)
+
+
+def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
+    """Refuse a sampler with which the algorithm's mean is not what it says.
+
+    Drawn in proportion to their examples, clients must not be weighted by them again, and a row's
+    holders come as often as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|."""
+    name, mean = algorithm.name, algorithm.stages[-1]
+    if algorithm.client.everyone and not sampler.everyone:
+        raise InputError(
+            f"{name} needs every client in every round: use sampling.full() (--set sampler=full)"
+        )
+    if not sampler.by_examples:
+        if mean.weights and mean.coefficient not in ("", mean.weights):
+            raise InputError(
+                f"weights={mean.weights!r} with a heat coefficient by {mean.coefficient!r} fits"
+                " sampling.weighted only: leave coefficient out, it then follows the weights"
+            )
+        return
+    if algorithm.server.needs_sum or any(stage.keeps for stage in algorithm.stages):
+        raise InputError(
+            f"{name} keeps something on each client (variates, duals, errors, weights) that must"
+            f" count once a round, and {sampler.name} may draw a client twice: use"
+            " sampling.uniform(...) (--set sampler=uniform)"
+        )
+    if not mean.weights:
+        raise InputError(
+            f"{sampler.name} draws clients in proportion to their examples; what a function of"
+            " weights adds to that cannot be told: use weights='uniform'"
+        )
+    if mean.weights == "examples":
+        raise InputError(
+            f"{sampler.name} draws clients in proportion to their examples; with weights='examples'"
+            " size would count twice: use weights='uniform' (--set weights=uniform)"
+        )
+    if mean.coefficient == "uniform":
+        raise InputError(
+            f"{sampler.name} draws a row's holders as often as their examples say, so heat must go"
+            " by examples too: give coefficient='examples' beside heat"
+        )
+
+
+def check_heat(algorithm: Algorithm, population: Population) -> None:
+    """Refuse heat that is not this model's, or not of this population.  Clients that train on a
+    part of their examples send fewer rows than they hold, and their heat may know fewer."""
+    heat, model = algorithm.stages[-1].heat, algorithm.client.model
+    if heat is None:
+        return
+    heat.check({name: table.rows for name, table in model.tables.items()})
+    whole = all(work.part == "all" for work in algorithm.client.work)
+    spaces = population.spaces(model)
+    some = {
+        name: len(space.slots) for name, space in spaces.items()
+    }  # 0: all is padding, and nobody holds row 0
+    held = {name: spaces[space].ids[: some[space]] for name, space in model.space_of.items()}
+    heat.check_population(
+        {name: table.fields for name, table in model.tables.items()}, held if whole else None
+    )
+    if whole and heat.clients < (clients := int((population.counts > 0).sum())):
+        raise InputError(
+            f"the heat is of another population, with {heat.clients:,} clients, where here"
+            f" {clients:,} have examples: compute it where you train, population.heat(model)"
+        )

@@ -1,0 +1,1 @@
+"""Clients and their data: populations, slices, sampling, halves, files and frames."""

@@ -1,0 +1,19 @@
+"""Random numbers without a generator: a 64-bit hash of what they are for."""
+
+import numpy as np
+
+GOLDEN, MIX1, MIX2 = (
+    np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+S27, S30, S31 = (np.uint64(s) for s in (27, 30, 31))
+
+
+def splitmix(x: np.ndarray) -> np.ndarray:
+    """A 64-bit hash (Steele et al., SplitMix), vectorised.
+
+    >>> splitmix(np.array([0, 1], np.uint64)).tolist()
+    [0, 6238072747940578789]
+    """
+    x = (x ^ (x >> S30)) * MIX1
+    x = (x ^ (x >> S27)) * MIX2
+    return np.asarray(x ^ (x >> S31))

@@ -1,0 +1,271 @@
+"""Clients' examples in columns with offsets: client i owns the rows ``offsets[i]:offsets[i + 1]``
+of every column."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedslice.data.submodel import Submodels, index
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Clients and their data; nothing is copied when it is split or sampled more than needed.
+
+    ``names`` keeps, for a field of ids, what each id was called in the user's data.
+
+    >>> people = Population.from_arrays([7, 7, 9], item=[0, 2, 2], label=[1.0, 0.0, 1.0])
+    >>> len(people), people.examples, people.counts.tolist()
+    (2, 3, [2, 1])
+    """
+
+    columns: Mapping[str, np.ndarray]
+    offsets: np.ndarray
+    clients: np.ndarray  # the users' own names of the clients
+    names: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def from_arrays(
+        cls, client: Any, names: Mapping[str, np.ndarray] | None = None, /, **columns: Any
+    ) -> "Population":
+        """From one array of client names or numbers and columns of the same length, in any order."""
+        owner = np.asarray(client)
+        arrays = {name: np.asarray(column) for name, column in columns.items()}
+        _check(owner, arrays)
+        if owner.dtype.kind in "iu" and np.all(owner[1:] >= owner[:-1]):
+            first = (
+                np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
+                if len(owner)
+                else np.zeros(0, np.int64)
+            )
+            clients, order = owner[first], None
+        else:
+            clients, code = np.unique(owner, return_inverse=True)
+            order = np.argsort(code, kind="stable")
+            first = np.searchsorted(code[order], np.arange(len(clients)))
+        offsets = np.append(first, len(owner)).astype(np.int64)
+        sorted_columns = {k: v if order is None else v[order] for k, v in arrays.items()}
+        return cls(sorted_columns, offsets, clients, dict(names or {}))
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def examples(self) -> int:
+        """Number of examples of all clients together."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """|D_i|: examples of each client."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """The client of each example."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.counts)
+
+    @cached_property
+    def _indexes(self) -> dict[tuple[tuple[str, ...], int], Submodels]:
+        return {}
+
+    def submodels(self, fields: Sequence[str], rows: int) -> Submodels:
+        """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once,
+        then kept).
+
+        Where all is padding, row 0 stands in, held by nobody: no table is without rows, which JAX
+        cannot read from."""
+        key = (tuple(fields), rows)
+        if key not in self._indexes:
+            missing = [name for name in fields if name not in self.columns]
+            if missing:
+                raise InputError(f"the data has no column {missing}; it has {sorted(self.columns)}")
+            found = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+            self._indexes[key] = (
+                found if len(found.ids) else found._replace(ids=np.zeros(1, np.int64))
+            )
+        return self._indexes[key]
+
+    def spaces(self, model: Model) -> dict[str, Submodels]:
+        """The submodels of each index space of ``model``."""
+        return {
+            name: self.submodels(fields, model.tables[name].rows)
+            for name, fields in model.spaces.items()
+        }
+
+    def heat(self, model: Model, counts: np.ndarray | None = None) -> Heat:
+        """How many clients, and how many of their examples, stand behind each row of the model's
+        tables.
+
+        ``counts``: how many examples each client counts for, where those are not all that it has
+        here (its query examples alone); a client that counts for none takes no part."""
+        spaces = self.spaces(model)
+        weight = self.counts if counts is None else np.where(self.counts > 0, counts, 0)
+        ids, masses = {}, {}
+        for name, space in model.space_of.items():
+            mass = spaces[space].heat(weight)
+            some = mass[:, 0] > 0
+            ids[name], masses[name] = spaces[space].ids[some], mass[some]
+        widths = {name: int(np.prod(table.shape)) for name, table in model.tables.items()}
+        rows = {name: table.rows for name, table in model.tables.items()}
+        fields = {name: table.fields for name, table in model.tables.items()}
+        dense = jax.tree.leaves(jax.eval_shape(model.dense, jax.random.key(0)))
+        numbers = sum(int(np.prod(leaf.shape)) for leaf in dense)
+        return Heat(
+            int(np.sum(weight > 0)), float(weight.sum()), ids, masses, widths, numbers, rows, fields
+        )
+
+    def select(self, keep: np.ndarray) -> "Population":
+        """The examples where ``keep`` is true; a client that loses all of them stays, empty."""
+        counts = np.bincount(self.owners[keep], minlength=len(self))
+        columns = {name: column[keep] for name, column in self.columns.items()}
+        return Population(columns, np.append(0, np.cumsum(counts)), self.clients, self.names)
+
+    def subset(self, clients: np.ndarray) -> "Population":
+        """Only these clients, by number, in ascending order."""
+        chosen = np.zeros(len(self), bool)
+        chosen[clients] = True
+        kept = self.select(chosen[self.owners])
+        offsets = np.append(0, np.cumsum(self.counts[chosen]))
+        return Population(kept.columns, offsets, self.clients[chosen], self.names)
+
+    def split(
+        self,
+        *,
+        clients: float | None = None,
+        examples: float | None = None,
+        time: str | None = None,
+        at: Any = None,
+        seed: int = 0,
+    ) -> tuple["Population", "Population"]:
+        """(train, test).  ``clients=0.1`` holds out a tenth of the clients; ``examples=0.2`` a
+        random fifth of all examples, whoever owns them; ``time="column"`` with ``at=`` puts what is
+        later than ``at`` into the test set, or with ``examples=`` each client's latest share.
+        ``at`` is a number, or a moment (a datetime, a pandas or NumPy time stamp, "2013-11-21
+        12:00"; UTC unless it says otherwise) for a column of seconds since 1970."""
+        for name, share in (("clients", clients), ("examples", examples)):
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{name}={share} must be a share between 0 and 1")
+        rng = np.random.default_rng(seed)
+        if clients is not None and examples is None and time is None:
+            if len(self) < 2:
+                raise InputError("holding out clients needs at least two of them")
+            held = min(max(1, round(clients * len(self))), len(self) - 1)
+            test = rng.permutation(len(self))[:held]
+            return self.subset(np.setdiff1d(np.arange(len(self)), test)), self.subset(test)
+        if clients is None and time is None and examples is not None:
+            late = np.zeros(self.examples, bool)
+            late[rng.permutation(self.examples)[: round(examples * self.examples)]] = True
+        elif clients is None and time is not None and (at is None) != (examples is None):
+            late = self._later(time, at, examples)
+        else:
+            raise InputError(
+                "give one of clients=, examples=, time= with at=, or time= with examples="
+            )
+        for name, empty in (("training", late.all()), ("test", not late.any())):
+            if empty:
+                span = (
+                    f"; {time!r} goes from {self.columns[time].min()} to {self.columns[time].max()}"
+                    if time
+                    else ""
+                )
+                raise InputError(
+                    f"this split leaves the {name} set without examples{span}: split otherwise"
+                )
+        return self.select(~late), self.select(late)
+
+    def _later(self, time: str, at: Any, share: float | None) -> np.ndarray:
+        if time not in self.columns:
+            raise InputError(
+                f"there is no column {time!r} to split by; there is {sorted(self.columns)}"
+            )
+        stamps = self.columns[time]
+        if at is not None:
+            return np.asarray(stamps > _moment(at))
+        order = np.lexsort((stamps, self.owners))
+        rank = np.empty(self.examples, np.int64)
+        rank[order] = np.arange(self.examples) - self.offsets[self.owners]
+        return np.asarray(
+            rank >= self.counts[self.owners] - np.floor(share * self.counts)[self.owners]
+        )
+
+    def sample(self, examples: int, seed: int = 0) -> "Population":
+        """At most this many random examples, for measuring a loss cheaply.  Clients without any are
+        left out."""
+        keep = np.zeros(self.examples, bool)
+        keep[np.random.default_rng(seed).permutation(self.examples)[:examples]] = True
+        kept = self.select(keep)
+        return kept.subset(np.flatnonzero(kept.counts))
+
+    def pool(self) -> "Population":
+        """All examples at one client: what training without federation would see."""
+        return Population(
+            self.columns, np.array([0, self.examples]), np.array(["pooled"]), self.names
+        )
+
+    def summary(self, model: Model) -> dict[str, float]:
+        """Clients, examples, spread and heat in a few figures."""
+        heat = self.heat(model)
+        return {
+            "clients": len(self),
+            "examples": self.examples,
+            "examples per client": float(self.counts.mean()) if len(self) else 0.0,
+            "rows": sum(table.rows for table in model.tables.values()),
+            "heat dispersion": heat.dispersion,
+            "sparsity": heat.sparsity,
+        }
+
+
+def _moment(at: Any) -> float:
+    """Seconds since 1970 of a moment in time, or the number given."""
+    if isinstance(at, int | float | np.number):
+        return float(at)
+    if getattr(at, "tzinfo", None) is not None:
+        return float(at.timestamp())
+    try:
+        moment = np.datetime64(at, "us")  # without a zone: UTC, as in the columns that frames makes
+    except (ValueError, TypeError):
+        moment = np.datetime64("NaT")
+    if np.isnat(moment):
+        raise InputError(
+            f"at={at!r}: give a number, a datetime, or a text such as '2013-11-21 12:00'"
+        )
+    return float(moment.astype(np.int64)) / 1e6
+
+
+def _check(owner: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+    if owner.ndim != 1:
+        raise InputError(f"client must be one value for each example, got shape {owner.shape}")
+    for name, column in columns.items():
+        if column.ndim == 0 or len(column) != len(owner):
+            length = len(column) if column.ndim else "no"
+            raise InputError(f"column {name!r} has {length} rows, client has {len(owner)}")
+        if column.dtype == object or column.dtype.kind in "US":
+            raise InputError(
+                f"column {name!r} holds text: use fedslice.data.loading, which encodes text to ids"
+            )
+        if column.dtype.kind == "f" and not (np.abs(column) <= np.finfo(np.float32).max).all():
+            where = int(np.argwhere(~(np.abs(column) <= np.finfo(np.float32).max))[0][0])
+            raise InputError(
+                f"column {name!r} has a value that is not finite, first in example {where}:"
+                " clean it"
+            )
+
+
+def numeric(name: str, column: np.ndarray) -> np.ndarray:
+    """A column as the model computes with it: 32-bit floats or integers."""
+    if column.dtype.kind in "fb":
+        return np.ascontiguousarray(column, np.float32)
+    if column.size and (int(column.min()) < -(2**31) or int(column.max()) >= 2**31):
+        raise InputError(
+            f"column {name!r} has whole numbers beyond 32 bits, which models cannot compute with:"
+            " rescale it"
+        )
+    return np.ascontiguousarray(column, np.int32)

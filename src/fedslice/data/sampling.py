@@ -1,0 +1,104 @@
+"""Which clients take part: pure functions of (seed, round), so the same clients meet every
+algorithm."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fedslice.errors import InputError
+
+
+class Sampler(NamedTuple):
+    """``draw(rng, counts)`` picks client numbers; ``counts`` are the clients' examples.  ``name``
+    describes it.
+
+    One that takes ``everyone`` has all clients in every round.  One that goes ``by_examples`` draws
+    with replacement: a client that it names twice counts twice, as if it had sent its message
+    twice."""
+
+    name: str
+    draw: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    everyone: bool = False
+    by_examples: bool = False
+
+    def cohort(self, seed: int, round: int, counts: np.ndarray) -> np.ndarray:
+        """The clients of one round, ascending: the canonical order in which everything is summed.
+
+        >>> uniform(3).cohort(0, 7, np.ones(10)).tolist() == uniform(3).cohort(0, 7, np.ones(10)).tolist()
+        True
+        """
+        return np.sort(self.draw(np.random.default_rng((seed, round)), counts))
+
+
+def uniform(clients: int) -> Sampler:
+    """This many clients without replacement, all equally likely.
+
+    >>> len(uniform(5).cohort(0, 0, np.ones(100)))
+    5
+    """
+    _positive(clients)
+
+    def draw(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
+        _enough(clients, counts)
+        return rng.choice(len(counts), clients, replace=False, shuffle=False)
+
+    return Sampler(f"uniform({clients})", draw)
+
+
+def weighted(clients: int) -> Sampler:
+    """This many draws *with replacement*, each in proportion to the clients' examples (Field Guide,
+    3.2.4).
+
+    Average them uniformly, ``weights="uniform"``: E[mean] = sum_i |D_i| delta_i / sum_i |D_i|, the
+    pooled objective's, exactly (weights by examples under uniform sampling are a ratio of two sums,
+    right only up to O(1/K)).  With heat the coefficient goes by examples,
+    ``coefficient="examples"``, for |D_i| is how often a row's holders come.
+
+    >>> weighted(3).cohort(0, 0, np.array([0.0, 5.0])).tolist()
+    [1, 1, 1]
+    """
+    _positive(clients)
+
+    def draw(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
+        return rng.choice(len(counts), clients, p=counts / counts.sum())
+
+    return Sampler(f"weighted({clients}, with replacement)", draw, by_examples=True)
+
+
+def poisson(clients: float) -> Sampler:
+    """Each client by itself with the same probability, this many on average: what privacy
+    accounting assumes.
+
+    >>> poisson(100).cohort(0, 0, np.ones(100)).size
+    100
+    """
+    _positive(clients)
+
+    def draw(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
+        _enough(clients, counts)
+        return np.flatnonzero(rng.random(len(counts)) < clients / len(counts))
+
+    return Sampler(f"poisson({clients:g})", draw)
+
+
+def full() -> Sampler:
+    """Every client in every round.
+
+    >>> full().cohort(0, 0, np.ones(3)).tolist()
+    [0, 1, 2]
+    """
+    return Sampler("full()", lambda rng, counts: np.arange(len(counts)), everyone=True)
+
+
+def _positive(clients: float) -> None:
+    if not clients > 0:
+        raise InputError(f"a cohort of {clients} clients is not possible: give a positive number")
+
+
+def _enough(clients: float, counts: np.ndarray) -> None:
+    if clients > len(counts):
+        raise InputError(
+            f"a cohort of {clients:g} was asked of {len(counts)} clients with data: "
+            "make the cohort smaller or take all of them (sampling.full(), --set sampler=full)"
+        )

@@ -1,0 +1,155 @@
+"""S(i): which rows of a table each client holds, and where in S(i) each of its examples' ids
+stands.
+
+An example belongs to one client for good, so the position of its ids inside S(i) is computed once,
+here; a round then needs no look-up of ids."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from fedslice.errors import InputError
+
+CHUNK = 1 << 22  # ids sorted at once: bounds the memory, and short sorts are faster
+
+
+class Submodels(NamedTuple):
+    """All S(i) of one index space.  A *slot* is a row's place among the rows that any client holds
+    (``ids``)."""
+
+    ids: np.ndarray  # int64 [slots]: row ids, ascending
+    slots: np.ndarray  # int32: the S(i), one after the other, each ascending
+    offsets: np.ndarray  # int64 [clients + 1]: where each S(i) starts in slots
+    positions: Mapping[
+        str, np.ndarray
+    ]  # for each field, as its column: position inside S(i), -1 for padding
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """|S(i)| of each client."""
+        return np.diff(self.offsets)
+
+    def heat(self, counts: np.ndarray) -> np.ndarray:
+        """float64 [slots, 2]: clients of more than no ``counts`` that hold a row, and their sum."""
+        each = [np.repeat(values, self.sizes) for values in (counts > 0, counts)]
+        return np.stack(
+            [np.bincount(self.slots, weight, minlength=len(self.ids)) for weight in each], 1
+        )
+
+    def global_slots(self, field: str, owners: np.ndarray, span: slice = slice(None)) -> np.ndarray:
+        """A field's ids, for a span of examples, as slots; -1 for padding."""
+        position = self.positions[field][span]
+        start = self.offsets[owners[span]].reshape((-1,) + (1,) * (position.ndim - 1))
+        if not len(self.slots):
+            return np.full(position.shape, -1, np.int32)
+        return np.where(position < 0, np.int32(-1), self.slots[np.maximum(start + position, 0)])
+
+
+def index(columns: Mapping[str, np.ndarray], offsets: np.ndarray, rows: int) -> Submodels:
+    """The submodels of clients whose ``columns`` hold ids below ``rows`` (below zero: padding)."""
+    flat = {
+        name: column.reshape(len(column), math.prod(column.shape[1:]))
+        for name, column in columns.items()
+    }
+    for name, column in flat.items():
+        _check_ids(name, column, rows)
+    parts, sizes = [], []
+    positions = {name: np.empty(column.shape, np.int32) for name, column in flat.items()}
+    width = max(1, sum(column.shape[1] for column in flat.values()))
+    for start, stop in _chunks(offsets, width, rows):
+        held, count = _index_chunk(flat, offsets, start, stop, rows, positions)
+        parts.append(held)
+        sizes.append(count)
+    held = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    ids, slots = _slots(held, rows)
+    ends = np.append(0, np.cumsum(np.concatenate(sizes))) if sizes else np.zeros(1, np.int64)
+    return Submodels(
+        ids, slots, ends, {name: positions[name].reshape(columns[name].shape) for name in columns}
+    )
+
+
+def _index_chunk(
+    flat: Mapping[str, np.ndarray],
+    offsets: np.ndarray,
+    start: int,
+    stop: int,
+    rows: int,
+    positions: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row ids of S(start) ... S(stop - 1) and their sizes; fills in the examples' positions."""
+    span = slice(int(offsets[start]), int(offsets[stop]))
+    clients = stop - start
+    if clients == 1 and rows <= CHUNK:
+        return _index_one(
+            {name: column[span] for name, column in flat.items()}, rows, span, positions
+        )
+    kind = np.int32 if clients * rows < 2**31 else np.int64
+    base = np.repeat((np.arange(clients) * rows).astype(kind), np.diff(offsets[start : stop + 1]))[
+        :, None
+    ]
+    pads = {name: column[span] < 0 for name, column in flat.items() if np.any(column[span] < 0)}
+    keys = {name: column[span].astype(kind) + base for name, column in flat.items()}
+    kept = [key[~pads[name]] if name in pads else key.reshape(-1) for name, key in keys.items()]
+    ordered = np.sort(np.concatenate(kept))
+    held = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    bounds = np.searchsorted(held, np.arange(clients + 1, dtype=np.int64) * rows)
+    begin = np.repeat(bounds[:-1], np.diff(offsets[start : stop + 1]))[:, None]
+    for name, key in keys.items():
+        place = np.searchsorted(held, key) - begin
+        positions[name][span] = np.where(pads[name], -1, place) if name in pads else place
+    return (held % rows).astype(np.int64), np.diff(bounds)
+
+
+def _index_one(
+    flat: Mapping[str, np.ndarray], rows: int, span: slice, positions: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """One client, by a table of marks instead of a sort: pooled data may be long."""
+    seen = np.zeros(rows + 1, bool)
+    for column in flat.values():
+        seen[np.maximum(column.reshape(-1), -1)] = True  # padding, -1, marks the spare last entry
+    held = np.flatnonzero(seen[:rows])
+    place = np.full(rows + 1, -1, np.int32)
+    place[held] = np.arange(len(held), dtype=np.int32)
+    for name, column in flat.items():
+        positions[name][span] = place[np.maximum(column, -1)]
+    return held, np.array([len(held)])
+
+
+def _chunks(offsets: np.ndarray, width: int, rows: int) -> list[tuple[int, int]]:
+    """Ranges of clients with at most CHUNK ids each, or one client; so few that clients times rows
+    has 63 bits."""
+    cuts, clients, most = [0], len(offsets) - 1, (2**63 - 1) // rows
+    while cuts[-1] < clients:
+        limit = offsets[cuts[-1]] + CHUNK // width
+        stop = min(int(np.searchsorted(offsets, limit, side="right")) - 1, cuts[-1] + most)
+        cuts.append(max(cuts[-1] + 1, stop))
+    return list(pairwise(cuts))
+
+
+def _slots(held: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct row ids, ascending, and for each entry of ``held`` its place among them."""
+    if rows <= 16 * len(held):  # a table of marks is faster than sorting while it is small
+        seen = np.zeros(rows, bool)
+        seen[held] = True
+        ids = np.flatnonzero(seen)
+        place = np.empty(rows, np.int32)
+        place[ids] = np.arange(len(ids), dtype=np.int32)
+        return ids, place[held]
+    ids = np.unique(held)
+    return ids, np.searchsorted(ids, held).astype(np.int32)
+
+
+def _check_ids(name: str, column: np.ndarray, rows: int) -> None:
+    if column.dtype.kind not in "iu":
+        raise InputError(
+            f"column {name!r} indexes a table and must hold integers, got {column.dtype}"
+        )
+    if column.size and int(column.max()) >= rows:
+        where = int(np.argwhere(column >= rows)[0][0])
+        raise InputError(
+            f"column {name!r} has id {int(column.max())} (first too large in example {where}), "
+            f"but its table has {rows} rows: ids go from 0 to rows - 1"
+        )

@@ -1,0 +1,1 @@
+"""How good a model is: pooled, by client, after adapting, by cluster."""

@@ -1,0 +1,1 @@
+"""Safe reading and writing: what is damaged is named, what is written is whole."""

@@ -1,0 +1,56 @@
+"""Writing that survives: a file is replaced whole or not at all, and what goes wrong names it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from fedslice.errors import FedsliceError, WriteError
+
+
+@contextmanager
+def writing(file: Path, rest: str = "") -> Iterator[None]:
+    """Whatever goes wrong while ``file`` is written becomes an error that names it."""
+    try:
+        yield
+    except FedsliceError:
+        raise
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WriteError(f"{file} could not be written: {reason}{rest}") from error
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A temporary path; what is written there takes the place of ``file`` in one step that survives
+    a crash."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with writing(
+            file,
+            ". If there was one before, it is intact; make room or mend the disk and try again.",
+        ):
+            temporary.touch()
+            mode = (
+                temporary.stat().st_mode
+            )  # by the umask; safetensors makes files for their owner alone
+            yield temporary
+            if temporary.stat().st_mode != mode:
+                temporary.chmod(mode & 0o777)
+            with temporary.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def atomic_write(file: Path, content: bytes) -> None:
+    """Replace ``file`` in one step."""
+    with replacing(file) as temporary:
+        temporary.write_bytes(content)

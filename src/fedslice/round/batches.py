@@ -1,0 +1,177 @@
+"""Which examples a client goes through: batches drawn independently, or shuffled passes.
+
+All randomness is a hash of the client's stream: its batches do not depend on who else takes part.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedslice.data.halves import QUERY, SUPPORT, assign
+from fedslice.data.hashing import GOLDEN, splitmix
+from fedslice.data.population import Population
+from fedslice.errors import InputError
+from fedslice.types import Work
+
+Drawn: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Example numbers [K, S, B], real examples a batch [K, S], steps a client [K]."""
+S32 = np.uint64(32)
+
+
+class Pool(NamedTuple):
+    """What a phase draws from: client i has ``counts[i]`` of the ``examples`` (None: of all), from
+    ``begin[i]`` on."""
+
+    begin: np.ndarray
+    counts: np.ndarray
+    examples: np.ndarray | None
+    total: int
+    most: int  # examples of the client that has the most
+
+    def draw(
+        self,
+        cohort: np.ndarray,
+        counts: np.ndarray,
+        stream: np.ndarray,
+        work: Work,
+        room: Callable[[int], int],
+    ) -> Drawn:
+        """Batches for the clients of ``cohort``, who have ``counts`` examples here; ``room(steps)``
+        is the length to pad to."""
+        return _batches(self.begin[cohort], self.total, self.examples, counts, stream, work, room)
+
+
+def _batches(
+    begin: np.ndarray,
+    total: int,
+    examples: np.ndarray | None,
+    counts: np.ndarray,
+    stream: np.ndarray,
+    work: Work,
+    room: Callable[[int], int],
+) -> Drawn:
+    first = np.minimum(begin, max(0, total - 1))  # some other one, never used, if it has none
+    if work.epochs is None:
+        drawn = independent(stream, first, counts, work.steps or 1, work.batch)
+    else:
+        drawn = shuffled(stream, first, counts, work, room)
+    return drawn if examples is None else (examples[drawn[0]], *drawn[1:])
+
+
+def fresh(
+    population: Population,
+    cohort: np.ndarray,
+    halves: np.ndarray,
+    counts: np.ndarray,
+    stream: np.ndarray,
+    work: Work,
+    room: Callable[[int], int],
+) -> Drawn:
+    """Batches from one of two halves that ``halves``, a stream for each client, draws for this
+    round; as with fixed halves, support has the larger one, so that ``counts`` are the same in
+    every round."""
+    sizes = population.counts[cohort]
+    owner = np.repeat(np.arange(len(cohort)), sizes)
+    place = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
+    order = np.lexsort((splitmix(halves[owner] + place.astype(np.uint64) * GOLDEN), owner))
+    mixed = (population.offsets[cohort][owner] + place)[order]
+    chosen = mixed[(2 * place < sizes[owner]) == (work.part == "support")]
+    examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
+    return _batches(np.cumsum(counts) - counts, len(chosen), examples, counts, stream, work, room)
+
+
+def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
+    """The pool of each phase."""
+    parts = {work.split: assign(population, work.split) for work in works if work.part != "all"}
+    found = []
+    for work in works:
+        if work.part == "all":
+            found.append(
+                Pool(
+                    population.offsets[:-1],
+                    population.counts,
+                    None,
+                    population.examples,
+                    _most(population.counts),
+                )
+            )
+            continue
+        chosen = np.flatnonzero(
+            parts[work.split] == {"support": SUPPORT, "query": QUERY}[work.part]
+        )
+        if work.part == "query" and not len(chosen):
+            given = f" with split={work.split!r}" if isinstance(work.split, str) else ""
+            raise InputError(
+                f"no client has a query example{given}: use another split, or in training 'none'"
+            )
+        counts = np.bincount(population.owners[chosen], minlength=len(population))
+        examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
+        found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen), _most(counts)))
+    return found
+
+
+def _most(counts: np.ndarray) -> int:
+    return max(1, int(counts.max(initial=1)))
+
+
+def independent(
+    stream: np.ndarray, first: np.ndarray, counts: np.ndarray, steps: int, batch: int
+) -> Drawn:
+    """``steps`` batches, every example of them drawn from all of the client's; all of its examples,
+    once, for a client that has no more than a batch."""
+    draws = np.arange(1, 1 + steps * batch, dtype=np.uint64) * GOLDEN
+    uniform = splitmix(stream[:, None] + draws) >> S32
+    choice = ((uniform * counts[:, None].astype(np.uint64)) >> S32).astype(np.int64)
+    few = counts <= batch
+    if few.any():
+        each = np.minimum(
+            np.arange(batch), np.maximum(counts[few, None] - 1, 0)
+        )  # padding: the client's last one
+        choice[few] = np.tile(each, steps)
+    examples = (choice + first[:, None]).reshape(len(counts), steps, batch)
+    sizes = np.minimum(counts, batch).astype(np.int32)[:, None].repeat(steps, 1)
+    return examples, sizes, np.where(counts > 0, steps, 0).astype(np.int32)
+
+
+def shuffled(
+    stream: np.ndarray,
+    begin: np.ndarray,
+    counts: np.ndarray,
+    work: Work,
+    room: Callable[[int], int],
+) -> Drawn:
+    """Passes over the client's examples, each in a new order; at most ``work.steps`` batches of
+    them."""
+    clients, batch, epochs = len(counts), work.batch, work.epochs or 1
+    passes = -(-counts // batch)
+    steps = (
+        passes * epochs if work.steps is None else np.minimum(passes * epochs, work.steps)
+    ).astype(np.int32)
+    shape = (clients, room(int(steps.max(initial=1))), batch)
+    examples = np.broadcast_to(begin[:, None, None], shape).copy()  # padding: the client's own data
+    number = np.arange(shape[1])
+    left = counts[:, None] - batch * (
+        number % np.maximum(passes, 1)[:, None]
+    )  # at the start of each batch
+    sizes = np.where(number < steps[:, None], np.minimum(left, batch), 0).astype(np.int32)
+    owner = np.repeat(np.arange(clients), counts)
+    first = np.cumsum(counts) - counts
+    rank = np.arange(len(owner)) - first[owner]
+    bits = np.uint64(max(1, clients - 1).bit_length())
+    top = owner.astype(np.uint64) << (np.uint64(64) - bits)
+    for epoch in range(epochs):
+        step = epoch * passes[owner] + rank // batch
+        due = slice(None) if work.steps is None else step < steps[owner]
+        draws = splitmix(stream + np.uint64(epoch))[owner] + rank.astype(np.uint64) * GOLDEN
+        order = np.argsort(top | splitmix(draws) >> bits)
+        examples[owner[due], step[due], (rank % batch)[due]] = (
+            begin[owner] + order - first[owner]
+        )[due]
+        if work.steps is not None and not np.any((epoch + 1) * passes < steps):
+            break
+    if (
+        work.steps is not None
+    ):  # the client's first example may be in none of its batches: pad with one that is
+        examples = np.where(np.arange(batch) < sizes[:, :, None], examples, examples[:, :1, :1])
+    return examples, sizes, steps

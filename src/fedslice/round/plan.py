@@ -1,0 +1,326 @@
+"""From a cohort to dense arrays: the rows of the round, each client's place in them, padded
+batches.
+
+Host code, on the hot path: every line runs each round, so it does no sorting and no look-up by id.
+All randomness is a hash of (seed, round, client, draw): a client's batches do not depend on who
+else takes part."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedslice.data.hashing import GOLDEN, MIX1, MIX2, splitmix
+from fedslice.data.population import Population, numeric
+from fedslice.data.submodel import Submodels
+from fedslice.round.batches import Drawn, fresh, pools
+from fedslice.types import Work
+
+HALVES = MIX2 * np.array(
+    [0x68616C766573], np.uint64
+)  # a domain of their own, beyond the numbers of phases
+
+
+class Plan(NamedTuple):
+    """One round on the working set: NumPy arrays on the host, traced ones in the compiled round.
+
+    Padding: client number N, slot and place past the end, sizes and steps zero.
+    """
+
+    round: Any  # uint32
+    clients: Any  # int32 [K]
+    weights: Any  # float32 [K]: |D_i|
+    phases: Any  # a PhasePlan for each phase; in the compiled round a Phase of types
+    union: dict[str, Any]  # per space int32 [U]: slots of the round's rows
+    places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
+    held: dict[
+        str, Any
+    ]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
+    sent: dict[
+        str, Any
+    ]  # per space int32 [K, R]: as places, without the rows only read; empty: all are sent
+    repeats: Any = ()  # float32 [K]: how often each client was drawn; empty: once
+    key: Any = ()  # the run's, put in by the engine: an argument, so that another seed is the same compiled code
+
+    def alone(self) -> "Plan":
+        """What each client has of its own: every leaf has the clients along its first axis."""
+        return self._replace(round=(), union={}, key=())
+
+    def shared(self, plan: "Plan") -> "Plan":
+        """With what all clients of ``plan`` share, but for the rows of the round."""
+        return self._replace(round=plan.round, key=plan.key)
+
+
+class PhasePlan(NamedTuple):
+    """The batches of one phase of the clients' work."""
+
+    steps: Any  # int32 [K]
+    sizes: Any  # int32 [K, S]
+    batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
+    examples: Any  # float32 [K]: the examples that they are drawn from
+
+    @property
+    def real(self) -> np.ndarray:
+        """bool [K, S, B]: which examples of the batches are no padding."""
+        width = next(iter(self.batches.values())).shape[2]
+        return np.arange(width) < self.sizes[:, :, None]
+
+
+class Traffic(NamedTuple):
+    """What a round moves: real clients and examples, for each client its rows down (S(i)) and up
+    (trained), and the rows of S(i) that newcomers must name first."""
+
+    clients: int
+    examples: int
+    rows_down: dict[str, np.ndarray]
+    rows_up: dict[str, np.ndarray]
+    rows_new: int = 0
+
+
+def bucket(need: int) -> int:
+    """The next of the sizes 8, 10, 12, 14, 16, 20, 24 ...: few sizes, at most a quarter wasted.
+
+    >>> [bucket(need) for need in (1, 9, 100, 1000)]
+    [8, 10, 112, 1024]
+    """
+    unit = max(1, 1 << ((need - 1).bit_length() - 3)) if need > 8 else 8
+    return -(-max(1, need) // unit) * unit
+
+
+class Planner:
+    """Makes the plans of a run.  ``capacity`` holds the padded sizes; it only grows, and is part of
+    a checkpoint.
+
+    ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a
+    client part.  With ``repeats`` a cohort may name a client several times; it is planned once, and
+    counted."""
+
+    def __init__(
+        self,
+        population: Population,
+        spaces: Mapping[str, Submodels],
+        works: Sequence[Work],
+        seed: int,
+        rows: str = "touched",
+        memory: bool = False,
+        fields: Iterable[str] | None = None,
+        repeats: bool = False,
+    ) -> None:
+        self.population, self.spaces, self.works = population, spaces, works
+        self.memory, self.all_rows, self.repeats = memory, rows == "held", repeats
+        self.capacity: dict[str, int] = {}
+        self.key = splitmix(np.array([seed], np.uint64))
+        indexed = {field for space in spaces.values() for field in space.positions}
+        wanted = set(population.columns if fields is None else fields) - indexed
+        self.plain = {k: _small(k, v) for k, v in population.columns.items() if k in wanted}
+        self.pools = pools(population, works)
+        self.reads_only = [work.part == "support" for work in works]
+        self.padded = {
+            f for s in spaces.values() for f, p in s.positions.items() if p.size and p.min() < 0
+        }
+        self.most = {name: int(space.sizes.max(initial=1)) for name, space in spaces.items()}
+        self.scratch = {
+            name: np.zeros(len(space.ids) + 1, np.int32) for name, space in spaces.items()
+        }
+
+    def plan(self, round: int, cohort: np.ndarray) -> tuple[Plan, Traffic]:
+        """The plan of one round; ``cohort`` is ascending."""
+        needed = max(1, len(cohort))
+        clients = self._grow("clients", needed, needed)
+        repeats: Any = ()
+        if self.repeats:
+            cohort, times = np.unique(cohort, return_counts=True)
+            repeats = _pad(times.astype(np.float32), clients)
+        counts = [pool.counts[cohort] for pool in self.pools]
+        drawn = [
+            self._examples(place, work, round, cohort, counts[place])
+            for place, work in enumerate(self.works)
+        ]
+        real = [None if np.all(count > 0) else count > 0 for count in counts]
+        batches = [
+            {
+                name: _pad(_wide(column.take(chosen, axis=0)), clients)
+                for name, column in self.plain.items()
+            }
+            for chosen, _, _ in drawn
+        ]
+        union, places, held, sent, down, up = {}, {}, {}, {}, {}, {}
+        for name, space in self.spaces.items():
+            found = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real)
+            fields, union[name], places[name], kept, sends, up[name] = found
+            for batch, positions in zip(batches, fields, strict=True):
+                batch.update({field: _pad(values, clients) for field, values in positions.items()})
+            if self.memory:
+                held[name] = kept
+            if sends is not None:
+                sent[name] = sends
+            down[name] = space.offsets[cohort + 1] - space.offsets[cohort]
+        numbers = np.full(clients, len(self.population), np.int32)
+        numbers[: len(cohort)] = cohort
+        phases = tuple(
+            PhasePlan(
+                _pad(steps, clients),
+                _pad(sizes, clients),
+                batch,
+                _pad(count.astype(np.float32), clients),
+            )
+            for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
+        )
+        weights = _pad(self.population.counts[cohort].astype(np.float32), clients)
+        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent, repeats)
+        return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
+
+    def _examples(
+        self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray
+    ) -> Drawn:
+        """The batches of one phase; none has room for more than the examples of the client that has
+        the most."""
+        work = work._replace(batch=min(work.batch, self.pools[phase].most))
+        first = (
+            splitmix(self.key + np.array([round], np.uint64) * GOLDEN)
+            + cohort.astype(np.uint64) * MIX1
+        )
+        stream = first
+        if phase:
+            stream = splitmix(
+                stream + np.array([phase], np.uint64) * MIX2
+            )  # a domain of its own, apart from epochs
+        room = partial(self._grow, f"steps {phase}")
+        if work.part != "all" and work.split == "fresh":
+            halves = splitmix(first + HALVES)
+            return fresh(self.population, cohort, halves, counts, stream, work, room)
+        return self.pools[phase].draw(cohort, counts, stream, work, room)
+
+    def _rows(
+        self,
+        name: str,
+        space: Submodels,
+        cohort: np.ndarray,
+        drawn: Sequence[np.ndarray],
+        real: Sequence[np.ndarray | None],
+    ) -> tuple[
+        list[dict[str, np.ndarray]],
+        np.ndarray,
+        np.ndarray,
+        np.ndarray,
+        np.ndarray | None,
+        np.ndarray,
+    ]:
+        """Renumber the rows that the cohort's batches touch: by client, then in the union of all
+        clients."""
+        begin = space.offsets[cohort]
+        length = space.offsets[cohort + 1] - begin
+        start = np.cumsum(length) - length
+        total = int(length.sum())
+        phases = [
+            self._keys(space, examples, start, total, some)
+            for examples, some in zip(drawn, real, strict=True)
+        ]
+        touched = np.flatnonzero(self._marks(phases, total))
+        first = np.searchsorted(touched, start)
+        count = np.diff(np.append(first, len(touched)))
+        owner = np.repeat(np.arange(len(cohort)), count)
+        rank = np.arange(len(touched), dtype=np.int32) - first.astype(np.int32)[owner]
+        renumber = np.full(total + 1, -1, np.int32)
+        renumber[touched] = rank
+        fields = [{field: renumber[key] for field, key in keys.items()} for keys in phases]
+        held = touched + (begin - start)[owner]
+        slots = space.slots[held]
+        union, place = self._union(name, slots)
+        width = self._grow(f"{name} rows", int(count.max(initial=1)), self.most[name])
+        where = owner * width + rank
+        clients = self.capacity["clients"]
+        places = np.full(clients * width, len(union), np.int32)
+        places[where] = place
+        kept = np.full(clients * width if self.memory else 0, len(space.slots), np.int32)
+        if self.memory:
+            kept[where] = held
+        sent = None
+        if any(self.reads_only):
+            writing = [
+                keys
+                for keys, reads_only in zip(phases, self.reads_only, strict=True)
+                if not reads_only
+            ]
+            trained = self._marks(writing, total)[touched]
+            sent = places.copy().reshape(clients, width)
+            sent[owner[~trained], rank[~trained]] = len(union)
+            count = np.bincount(owner[trained], minlength=len(cohort))
+        return fields, union, places.reshape(clients, width), kept.reshape(-1, width), sent, count
+
+    def _marks(self, phases: Sequence[Mapping[str, np.ndarray]], total: int) -> np.ndarray:
+        """Which of the cohort's S(i), one after the other, the batches of these phases touch."""
+        seen = np.full(total + 1, self.all_rows)
+        for keys in phases:
+            for key in keys.values():
+                seen[key.reshape(-1)] = True
+        return seen[:total]
+
+    def _keys(
+        self,
+        space: Submodels,
+        examples: np.ndarray,
+        start: np.ndarray,
+        total: int,
+        real: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """For each field, places in the list of the cohort's S(i); ``total`` for padding."""
+        keys = {}
+        for field, column in space.positions.items():
+            place = column.take(examples, axis=0)
+            key = place + start.astype(np.int32).reshape((-1,) + (1,) * (place.ndim - 1))
+            if field in self.padded:
+                key[place < 0] = total
+            if real is not None:
+                key[~real] = total
+            keys[field] = key
+        return keys
+
+    def _union(self, name: str, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct slots, padded, and for each of ``slots`` its place among them; no sort, no pass
+        over the table."""
+        scratch = self.scratch[name]
+        number = np.arange(len(slots), dtype=np.int32)
+        scratch[slots] = number  # the last writer of a slot stands for it
+        distinct = slots[scratch[slots] == number]
+        scratch[distinct] = number[: len(distinct)]
+        union = np.full(
+            self._grow(f"{name} union", len(distinct)), len(self.spaces[name].ids), np.int32
+        )
+        union[: len(distinct)] = distinct
+        return union, scratch[slots]
+
+    def _grow(self, name: str, need: int, most: int | None = None) -> int:
+        """The padded size for ``need``, with room to spare so that shapes, and so compilations,
+        stay few; never beyond ``most``, the largest that can be needed."""
+        if name not in self.capacity or need > self.capacity[name]:
+            spare = bucket(need + need // 8)
+            self.capacity[name] = spare if most is None else min(spare, most)
+        return self.capacity[name]
+
+
+def _small(name: str, column: np.ndarray) -> np.ndarray:
+    """A column as it is kept: as the model computes with it, or smaller (images are bytes, and may
+    be on disk)."""
+    return (
+        column
+        if column.dtype.itemsize < 4 and column.dtype.kind in "iub"
+        else numeric(name, column)
+    )
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    """A batch of such a column as the model computes with it."""
+    if values.dtype.itemsize == 4:
+        return values
+    return values.astype(np.float32 if values.dtype.kind == "b" else np.int32)
+
+
+def _pad(values: np.ndarray, clients: int) -> np.ndarray:
+    """Rows of zeros up to ``clients`` rows."""
+    if len(values) == clients:
+        return values
+    return np.concatenate(
+        [values, np.zeros((clients - len(values), *values.shape[1:]), values.dtype)]
+    )

@@ -1,0 +1,1 @@
+"""Simulated training: runs, checkpoints, progress."""

@@ -1,0 +1,121 @@
+"""A run on disk: one safetensors file with all state, a checksum, and what the run was set up with.
+
+Written to a temporary file, synced and renamed, so a kill at any moment leaves the old checkpoint
+or the new one."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedslice.arrays import PyTree
+from fedslice.data.population import Population
+from fedslice.errors import CheckpointError
+from fedslice.files.sealed import load, raw, seal
+from fedslice.round.store import DiskStore, RamStore, expect
+
+NAME, LOG = "checkpoint.safetensors", "log"
+CHUNK = 1 << 20  # examples hashed at once
+WORDS = {"program": "what is computed (rates, settings, model, heat)"}
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds beside the rows of the store: where the run was, its clients' memory,
+    its user's log."""
+
+    where: dict[str, Any]
+    memory: PyTree
+    log: bytes
+
+
+def write(
+    folder: Path, identity: Mapping[str, Any], store: RamStore | DiskStore, saved: Saved
+) -> Path:
+    """Write the checkpoint of a run into ``folder``."""
+    leaves = {
+        **store.snapshot(),
+        **{f"memory{key}": leaf for key, leaf in _leaves(saved.memory).items()},
+    }
+    if saved.log:
+        leaves[LOG] = np.frombuffer(saved.log, np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    seal(folder / NAME, {**identity, **saved.where}, leaves)
+    return folder / NAME
+
+
+def read(
+    folder: Path, identity: Mapping[str, Any], store: RamStore | DiskStore, memory: PyTree
+) -> Saved:
+    """Bring ``store`` to the state in ``folder`` and give the rest; refuse, changing nothing, what
+    is damaged or of another run than the one with this ``identity``, whose clients' memory looks
+    like ``memory``."""
+    file = folder / NAME
+    about, leaves = load(file)
+    log = leaves.pop(LOG, np.zeros(0, np.uint8)).tobytes()
+    _compare(file, about, dict(identity))
+    names = store.names() | {f"memory{key}" for key in _leaves(memory)}
+    if surplus := sorted(set(leaves) - names):
+        raise CheckpointError(
+            f"{file} has leaves that this run does not: {', '.join(surplus[:5])}. It was written"
+            " with another model, algorithm or population. Use another folder for this one."
+        )
+    found = jax.tree_util.tree_map_with_path(
+        lambda p, old: jnp.array(
+            expect(leaves, f"memory{jax.tree_util.keystr(p)}", old.shape, old.dtype)
+        ),
+        memory,
+    )
+    store.restore(leaves)
+    return Saved({key: value for key, value in about.items() if key not in identity}, found, log)
+
+
+def _compare(file: Path, about: Mapping[str, Any], mine: dict[str, Any]) -> None:
+    if about.get("versions") != mine["versions"]:
+        warnings.warn(
+            f"{file} was written with {about.get('versions')}, here are {mine['versions']}: whether"
+            " rates and functions are the same cannot be told, and results may differ in their"
+            " last bits",
+            stacklevel=4,
+        )
+        del mine["program"], mine["versions"]
+    wrong = [
+        f"{WORDS.get(name, name)} is {about.get(name)!r}, here {value!r}"
+        for name, value in mine.items()
+        if about.get(name) != value
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{file} belongs to another run: {'; '.join(wrong)}. Use another folder for this one."
+        )
+
+
+def fingerprint(population: Population) -> str:
+    """A short hash of all of the clients' data, and of the names of its rows.
+
+    >>> people = Population.from_arrays([7, 7, 9], x=[1.0, 2.0, 3.0])
+    >>> len(fingerprint(people)), fingerprint(people) == fingerprint(people.select(people.columns["x"] < 3))
+    (16, False)
+    """
+    digest = hashlib.sha256()
+    for name, column in {
+        "": population.offsets,
+        **dict(sorted(population.columns.items())),
+    }.items():
+        digest.update(f"{name} {column.dtype} {column.shape}".encode())
+        for start in range(0, len(column), CHUNK):  # of columns on disk too, a part at a time
+            digest.update(raw(column[start : start + CHUNK]))
+    for name, given in sorted(population.names.items()):
+        digest.update(json.dumps([name, [str(each) for each in given]]).encode())
+    return digest.hexdigest()[:16]
+
+
+def _leaves(tree: Any) -> dict[str, np.ndarray]:
+    return {
+        jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)
+    }

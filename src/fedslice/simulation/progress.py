@@ -1,0 +1,47 @@
+"""A live progress bar: loss, rounds a second, time left; on standard error, and only for a person."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from tqdm import tqdm
+
+from fedslice.simulation.report import Report
+
+EVERY = 0.2  # seconds between looks at the loss, which costs a wait
+
+
+def show(text: str, file: TextIO) -> None:
+    """Print a line above a bar that may be there."""
+    tqdm.write(text, file=file)
+    file.flush()
+
+
+@contextmanager
+def bar(count: int, visible: bool = True, label: str = "") -> Iterator[Callable[[Report], None]]:
+    """``advance(report)`` moves the bar by one round.
+
+    >>> with bar(3, visible=False) as advance:
+    ...     pass
+    """
+    meter = tqdm(
+        total=count,
+        disable=None if visible else True,
+        unit=" rounds",
+        desc=label or None,
+        mininterval=EVERY,
+    )
+    shown = [0.0]
+
+    def advance(report: Report) -> None:
+        with suppress(OSError):  # the terminal may close, and the run has still to be saved
+            meter.update()
+        if not meter.disable and meter.last_print_t > shown[0]:
+            shown[0] = meter.last_print_t
+            meter.set_postfix_str(f"loss {report.loss:.4f}", refresh=False)
+
+    try:
+        yield advance
+    finally:
+        with suppress(OSError):
+            meter.close()

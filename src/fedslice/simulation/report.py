@@ -1,0 +1,45 @@
+"""What happened in one round of a simulation."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedslice.round.engine import REPORT
+
+
+class Report(NamedTuple):
+    """What happened in one round.  Reading a figure waits for that round's computation."""
+
+    round: int
+    clients: int
+    examples: int
+    bytes_down: int
+    bytes_up: int
+    values: Any
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss of the cohort during its local steps."""
+        return self._value("loss")
+
+    @property
+    def start_loss(self) -> float:
+        """Training loss of the cohort's first batches: that of the global model before the round."""
+        return self._value("start_loss")
+
+    @property
+    def failed(self) -> int:
+        """Clients whose update or loss was not finite; they had weight zero."""
+        return int(self._value("failed"))
+
+    @property
+    def update_norm(self) -> float:
+        """L2 norm of the aggregated update."""
+        return self._value("update_norm")
+
+    def _value(self, name: str) -> float:
+        return float(np.asarray(self.values)[REPORT.index(name)])
+
+    def __str__(self) -> str:
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"round {self.round}: {self.clients} clients{failed}, loss {self.loss:.4f}"

@@ -1,0 +1,342 @@
+"""Simulate federated training: sample, plan, run the compiled round, report; save and resume.
+
+A run is a pure function of its parts and its seed.  The host plans round r + 1 while the device
+computes round r, and reports are read only when somebody looks, so nothing waits for anything."""
+
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedslice.compose import check_heat, check_sampler
+from fedslice.data.compatibility import meet
+from fedslice.data.population import Population
+from fedslice.data.sampling import Sampler
+from fedslice.errors import DivergedError, InputError
+from fedslice.round.debug import DebugEngine
+from fedslice.round.engine import Engine, choose
+from fedslice.round.plan import Plan, Planner
+from fedslice.round.shapes import Anatomy
+from fedslice.round.store import DiskStore, RamStore
+from fedslice.simulation import checkpoint
+from fedslice.simulation.progress import bar
+from fedslice.simulation.report import Report as Report
+from fedslice.types import Algorithm, Params
+
+LAG = 8  # rounds that may be under way before the oldest one's report is checked
+PATIENCE = 3  # rounds with a far too high loss before a run is stopped
+WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
+
+
+class Run:
+    """A simulation in progress; made by :func:`simulate`.
+
+    ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``log``
+    whatever its user wants to be kept in each checkpoint, such as the metrics so far."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        sampler: Sampler,
+        seed: int,
+        engine: str | int,
+        threads: int | None,
+        rows: str | None,
+        store: str | Path,
+        stop_above: float,
+    ) -> None:
+        self.algorithm, self.population, self.sampler, self.seed = (
+            algorithm,
+            population,
+            sampler,
+            seed,
+        )
+        self.model = model = algorithm.client.model
+        self.round, self.stop_above = 0, stop_above
+        self.log = b""
+        self.first_loss: float | None = None
+        self.high = 0  # rounds in a row whose loss was far too high
+        self.totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
+        self.eligible = np.flatnonzero(population.counts)
+        self._counts = population.counts[self.eligible]
+        if not len(self.eligible):
+            raise InputError("no client has any data: check the population or its split")
+        self.spaces = population.spaces(model)
+        meet(model, population)
+        check_heat(algorithm, population)
+        key = jax.random.key(seed)
+        fields = model.fields(population.columns)
+        data = Population(
+            {k: population.columns[k] for k in sorted(fields)},
+            population.offsets,
+            population.clients,
+        )
+        self.anatomy = Anatomy(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
+        tags = self.anatomy.tags
+        alone = len(self.eligible) == 1
+        mode, cores = choose(
+            engine, 1 if alone else threads, self.anatomy.numbers, len(self.cohort(0))
+        )
+        stateful = bool(jax.tree.leaves(tags.memory))
+        works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
+        self.planner = Planner(
+            *(
+                population,
+                self.spaces,
+                works,
+                seed,
+                rows or algorithm.client.rows,
+                stateful,
+                fields,
+            ),
+            repeats=sampler.by_examples,
+        )
+        train_key = jax.random.fold_in(key, 1)
+        self.engine = (
+            DebugEngine(algorithm, tags, train_key, population.clients)
+            if mode == "debug"
+            else Engine(algorithm, tags, train_key, mode, cores, alone)
+        )
+        ids = {name: space.ids for name, space in self.spaces.items()}
+        self.store: RamStore | DiskStore = (
+            RamStore(self.anatomy.make, tags.state, ids)
+            if str(store).lower() == "ram"
+            else DiskStore(self.anatomy.make, tags.state, ids, Path(store))
+        )
+        self.memory = self.anatomy.first_memory()
+        self._pending: deque[Report] = deque()
+        self._met, self._met_in = (
+            np.zeros(len(population), bool),
+            0,
+        )  # who took part, in how many rounds
+        for ahead in range(WARM_UP):
+            self.planner.plan(ahead, self.cohort(ahead))
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def cohort(self, round: int) -> np.ndarray:
+        """The clients of a round, ascending: the same for every algorithm with this seed and
+        sampler.  One that was drawn twice (``sampling.weighted``) is there twice."""
+        return self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
+
+    def rounds(self, count: int) -> Iterator[Report]:
+        """Run ``count`` rounds, one each time the loop asks for the next report."""
+        for _ in range(count):
+            cohort = self.cohort(self.round)
+            plan, traffic = self.planner.plan(self.round, cohort)
+            traffic = traffic._replace(rows_new=self._introduced(cohort))
+            values = self._step(plan)
+            self.round += 1
+            report = Report(
+                self.round, traffic.clients, traffic.examples, *self.anatomy.bytes(traffic), values
+            )
+            for name in self.totals:
+                self.totals[name] += getattr(report, name)
+            self._pending.append(report)
+            if len(self._pending) > LAG:
+                self._check(self._pending.popleft())
+            yield report
+        self.wait()
+
+    def train(self, count: int, progress: bool = True) -> Report:
+        """Run ``count`` rounds with a progress bar and return the last report."""
+        report = None
+        with bar(count, progress) as advance:
+            for report in self.rounds(count):
+                advance(self._pending[0] if self._pending else report)
+        if report is None:
+            raise InputError(f"count={count}: train at least one round")
+        return report
+
+    def wait(self) -> None:
+        """Until all rounds are computed and found healthy."""
+        while self._pending:
+            self._check(self._pending.popleft())
+
+    def _introduced(self, cohort: np.ndarray) -> int:
+        """Rows of S(i) of the clients that take part for the first time.  After a checkpoint took
+        it to another round, the cohorts before that one are drawn again: they are a function of the
+        seed."""
+        if self._met_in != self.round:
+            self._met[:] = False
+            for round in range(self.round):
+                self._met[self.cohort(round)] = True
+        new = np.unique(cohort[~self._met[cohort]])
+        self._met[new], self._met_in = True, self.round + 1
+        return sum(
+            int(np.sum(space.offsets[new + 1] - space.offsets[new]))
+            for space in self.spaces.values()
+        )
+
+    def _step(self, plan: Plan) -> Any:
+        if isinstance(self.store, RamStore):
+            self.store.state, self.memory, values = self.engine.in_memory(
+                self.store.state, self.memory, plan
+            )
+            return values
+        working = self.store.take(plan.union)
+        working, self.memory, values = self.engine.on_working_set(working, self.memory, plan)
+        self.store.put(plan.union, working)
+        return values
+
+    def _check(self, report: Report) -> None:
+        """Stop a run that went to infinity, saying what to try."""
+        loss, start, failed, norm = np.asarray(report.values).tolist()
+        if self.first_loss is None and failed < report.clients:
+            self.first_loss = start
+        too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
+        self.high = self.high + 1 if too_high else 0
+        if report.clients and failed == report.clients:
+            reason = f"none of the {report.clients} clients sent a finite update and loss"
+        elif not np.isfinite(norm):
+            reason = "the aggregated update is not finite"
+        elif not np.isfinite(loss):
+            reason = "the cohort's mean loss is not finite"
+        elif self.high == PATIENCE:
+            reason = (
+                f"the training loss {start:.3g} is over {self.stop_above:g} times that of the first"
+                " model"
+            )
+        else:
+            return
+        raise DivergedError(
+            f"training diverged in round {report.round}: {reason}. Try a smaller client learning"
+            " rate (or rate of reconstruction, where local leaves are rebuilt), fewer local steps,"
+            " or a gradient clip (optax.clip_by_global_norm before the client's optimizer). With"
+            " heat correction a row held by one client moves N/K times as far as its update, so it"
+            ' may need a smaller rate than FedAvg. engine="debug" (--set engine=debug) names the'
+            " first client that goes wrong."
+        )
+
+    # -- keeping and restoring ---------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a checkpoint into ``folder``, all or nothing; from it :meth:`restore` goes on bit
+        for bit."""
+        self.wait()
+        where = {
+            "round": self.round,
+            "totals": self.totals,
+            "capacity": self.planner.capacity,
+            "first_loss": self.first_loss,
+            "high": self.high,
+        }
+        saved = checkpoint.Saved(where, self.memory, self.log)
+        return checkpoint.write(Path(folder), self.identity, self.store, saved)
+
+    def restore(self, folder: str | Path) -> None:
+        """Go on from the checkpoint in ``folder``.
+
+        The run must have been set up in the same way: parts with all their rates and functions,
+        seed, sampler, engine and data are compared.  Threads may differ, but where vectorised
+        clients are divided among them."""
+        where, self.memory, self.log = checkpoint.read(
+            Path(folder), self.identity, self.store, self.memory
+        )
+        self.round, self.totals, self.first_loss = (
+            where["round"],
+            dict(where["totals"]),
+            where["first_loss"],
+        )
+        self.planner.capacity = dict(where["capacity"])
+        self._pending.clear()  # rounds under way are of another life
+        self.high = where["high"]
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on from its checkpoint."""
+        engine = self.engine
+        return {
+            "algorithm": self.algorithm.name,
+            "seed": self.seed,
+            "sampler": self.sampler.name,
+            "work": [work.identity() for work in self.planner.works],
+            "rows": "held" if self.planner.all_rows else "touched",
+            "store": type(self.store).__name__,
+            "engine": [engine.mode, *([engine.threads] if engine.mode == "vmap" else [])],
+            "population": checkpoint.fingerprint(self.population),
+            "program": self.anatomy.program(),
+            "versions": f"fedslice {version('fedslice')}, jax {jax.__version__}",
+        }
+
+    # -- looking at the model ----------------------------------------------------------------------
+
+    def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
+        """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows
+        anyone holds)."""
+        for space, rows in (ids or {}).items():
+            self._check_rows(space, np.asarray(rows))
+        wanted = {name: space.ids for name, space in self.spaces.items()} | (ids or {})
+        return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
+
+    def table(self, name: str, ids: np.ndarray) -> np.ndarray:
+        """Rows of one table; a row that was never trained has its first value.
+
+        >>> # run.table("item", np.array([3, 17]))
+        """
+        if name not in self.model.tables:
+            raise InputError(f"the model has no table {name!r}, only {sorted(self.model.tables)}")
+        return np.asarray(self.params({self.model.space_of[name]: np.asarray(ids)})[name])
+
+    def _check_rows(self, space: str, ids: np.ndarray) -> None:
+        if space not in self.spaces:
+            raise InputError(f"the model has no index space {space!r}, only {sorted(self.spaces)}")
+        size = self.model.tables[space].rows
+        if ids.size and ids.dtype.kind not in "iu":
+            raise InputError(
+                f"rows of table {space!r} are asked for by whole numbers, got {ids.dtype}"
+            )
+        if ids.size and not (ids.min() >= 0 and ids.max() < size):
+            raise InputError(
+                f"table {space!r} has rows 0 to {size - 1}, asked for {ids.min()} to {ids.max()}"
+            )
+
+
+def simulate(
+    algorithm: Algorithm,
+    population: Population,
+    *,
+    sampler: Sampler,
+    seed: int = 0,
+    engine: str | int = "auto",
+    threads: int | None = None,
+    rows: str | None = None,
+    store: str | Path = "ram",
+    stop_above: float = 10.0,
+) -> Run:
+    """Set up a run; nothing is trained yet.
+
+    ``engine``: ``"vmap"`` all clients at once, ``"map"`` one after the other, a number to vectorise
+    so many at a time, ``"auto"`` by the size of a client, ``"debug"`` slowly, naming the client
+    that goes wrong.  ``rows="held"`` works on all of S(i), ``"touched"`` on the rows that the
+    round's batches read (default: what the client part needs); they differ only where rows without
+    gradient move: server momentum, weight decay on clients.  ``store`` is ``"ram"`` or a folder for
+    memory-mapped tables.  The run stops when the loss stays over ``stop_above`` times the first
+    model's.
+
+    >>> import optax, fedslice as fs
+    >>> task = fs.tasks.quadratic.example1(clients=4)
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), steps=1, batch=1, weights="uniform")
+    >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
+    >>> [report.round for report in run.rounds(2)]
+    [1, 2]
+    """
+    if rows not in (None, "touched", "held"):
+        raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
+    if not isinstance(sampler, Sampler):
+        hint = (
+            f"sampling.uniform({sampler})" if isinstance(sampler, int) else "sampling.uniform(50)"
+        )
+        raise InputError(
+            f"sampler={sampler!r} is no sampler: say how clients are drawn, as in sampler={hint}"
+        )
+    check_sampler(algorithm, sampler)
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
+    return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

@@ -1,0 +1,1 @@
+"""Generators of data with the published statistics: nothing to download."""

@@ -1,0 +1,1 @@
+"""Readers of data sets in the formats in which people have them."""

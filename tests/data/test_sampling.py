@@ -1,0 +1,77 @@
+"""Who takes part."""
+
+import numpy as np
+import pytest
+
+from fedslice.data.sampling import Sampler, full, poisson, uniform, weighted
+from fedslice.errors import InputError
+
+ONES = np.ones(40)
+
+
+@pytest.mark.parametrize(
+    "sampler", [uniform(7), weighted(7), poisson(7), full()], ids=lambda s: s.name
+)
+def test_ascending_distinct_and_a_function_of_seed_and_round(sampler: Sampler) -> None:
+    counts = np.arange(1, 41)
+    draws = [sampler.cohort(3, r, counts) for r in range(20)]
+    for r, cohort in enumerate(draws):
+        assert (np.diff(cohort) >= (0 if sampler.by_examples else 1)).all()
+        assert set(cohort.tolist()) <= set(range(40))
+        assert np.array_equal(cohort, sampler.cohort(3, r, counts))
+    if not sampler.everyone:
+        assert len({tuple(c.tolist()) for c in draws}) > 15
+        assert any(not np.array_equal(c, sampler.cohort(4, r, counts)) for r, c in enumerate(draws))
+
+
+@pytest.mark.parametrize("sampler", [uniform(7), weighted(7)], ids=lambda s: s.name)
+def test_sizes(sampler: Sampler) -> None:
+    assert all(len(sampler.cohort(0, r, ONES)) == 7 for r in range(50))
+
+
+def test_full_is_everybody() -> None:
+    assert full().cohort(0, 0, ONES).tolist() == list(range(40))
+
+
+def test_uniform_is_uniform() -> None:
+    """2,000 draws of 10 of 40: each count is 500 +- 19.4 (binomial); chi-square / 0.75 has 39
+    degrees of freedom."""
+    counts = np.bincount(
+        np.concatenate([uniform(10).cohort(0, r, ONES) for r in range(2000)]), minlength=40
+    )
+    statistic = ((counts - 500) ** 2 / 500).sum() / 0.75
+    assert 14 < statistic < 80  # 0.02 % on either side
+
+
+def test_weighted_goes_by_examples() -> None:
+    """Every draw by itself: client i with probability counts_i / sum, whoever was drawn before."""
+    counts = np.array([0, 1, 2, 3, 4])
+    drawn = np.bincount(
+        np.concatenate([weighted(5).cohort(0, r, counts) for r in range(1000)]), minlength=5
+    )
+    np.testing.assert_allclose(
+        drawn / 5000, counts / 10, atol=0.025
+    )  # 3.5 standard errors of 0.007
+    assert drawn[0] == 0
+
+
+def test_poisson_has_the_right_mean_and_spread() -> None:
+    """Binomial(40, 8/40): mean 8, variance 8 * 0.8 = 6.4."""
+    sizes = np.array([len(poisson(8).cohort(1, r, ONES)) for r in range(4000)])
+    assert sizes.mean() == pytest.approx(8, abs=0.15)  # standard error 0.04
+    assert sizes.var() == pytest.approx(6.4, abs=0.6)  # standard error 0.14
+
+
+@pytest.mark.parametrize("make", [uniform, weighted, poisson])
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_cohort_must_be_positive(make: object, size: int) -> None:
+    with pytest.raises(InputError, match="positive"):
+        make(size)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("sampler", [uniform(41), poisson(41)], ids=lambda s: s.name)
+def test_too_large_a_cohort_is_refused_with_advice(sampler: Sampler) -> None:
+    with pytest.raises(
+        InputError, match=r"41 was asked of 40.*smaller or take all of them \(sampling.full"
+    ):
+        sampler.cohort(0, 0, ONES)

@@ -1,0 +1,238 @@
+"""Plans decode back to the data they were made from."""
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import ROWS, arrays, people
+
+from fedslice.data.population import Population
+from fedslice.round.plan import Planner, bucket
+from fedslice.types import Work
+
+FIELDS = ("item", "history")
+
+
+def planner_of(
+    population: Population, work: Work, seed: int = 0, rows: str = "touched", **more: Any
+) -> Planner:
+    space = population.submodels(FIELDS, ROWS)
+    return Planner(population, {"w": space}, [work], seed, rows, more.pop("memory", False), **more)
+
+
+WORKS = [Work(steps=3, batch=4), Work(epochs=2, batch=4)]
+each_work = pytest.mark.parametrize("work", WORKS, ids=["steps", "epochs"])
+
+
+@each_work
+@pytest.mark.parametrize("rows", ["touched", "held"])
+@pytest.mark.parametrize("cohort", [[0, 2, 3, 6], [1], list(range(7))], ids=str)
+def test_batches_decode_to_the_clients_own_examples(
+    work: Work, rows: str, cohort: list[int]
+) -> None:
+    """Position among the client's rows -> place in the union -> slot -> row id gives the original
+    ids."""
+    population = people()
+    planner = planner_of(population, work, rows=rows, memory=True)
+    chosen = np.array(cohort)
+    plan, traffic = planner.plan(5, chosen)
+    examples, sizes, steps = planner._examples(0, work, 5, chosen, population.counts[chosen])
+    (phase,) = plan.phases
+    assert np.array_equal(phase.steps[: len(cohort)], steps)
+    assert np.array_equal(phase.sizes[: len(cohort)], sizes)
+    ids, space = population.submodels(FIELDS, ROWS).ids, population.submodels(FIELDS, ROWS)
+    union, places, held = plan.union["w"], plan.places["w"], plan.held["w"]
+    real = union[union < len(ids)]
+    assert len(set(real.tolist())) == len(real)
+    touched: set[int] = set()
+    for k, client in enumerate(cohort):
+        own = places[k][places[k] < len(union)]
+        assert (union[own] < len(ids)).all()
+        assert len(set(own.tolist())) == len(own)
+        assert np.array_equal(space.slots[held[k][: len(own)]], union[own])
+        for s in range(steps[k]):
+            numbers = examples[k, s, : sizes[k, s]]
+            assert (population.owners[numbers] == client).all()
+            for field in FIELDS:
+                position = phase.batches[field][k, s, : sizes[k, s]]
+                original = population.columns[field][numbers]
+                assert np.array_equal(position < 0, original < 0)
+                decoded = np.where(position < 0, -1, ids[union[places[k][np.maximum(position, 0)]]])
+                assert np.array_equal(decoded, original)
+                touched |= set(original[original >= 0].tolist())
+            assert np.array_equal(
+                phase.batches["x"][k, s, : sizes[k, s]], population.columns["x"][numbers]
+            )
+    if rows == "touched":
+        assert set(ids[real].tolist()) == touched
+    else:
+        held_by = np.concatenate(
+            [space.slots[space.offsets[c] : space.offsets[c + 1]] for c in cohort]
+        )
+        assert set(real.tolist()) == set(held_by.tolist())
+    assert plan.weights[: len(cohort)].tolist() == population.counts[chosen].tolist()
+    assert traffic.clients == len(cohort)
+    assert traffic.examples == sizes.sum()
+    assert traffic.rows_down["w"].tolist() == space.sizes[chosen].tolist()
+    assert traffic.rows_up["w"].tolist() == [(p < len(union)).sum() for p in places[: len(cohort)]]
+    assert (places[len(cohort) :] == len(union)).all()
+
+
+@each_work
+def test_padding_points_past_the_end(work: Work) -> None:
+    population = people()
+    planner = planner_of(population, work, memory=True)
+    planner.plan(0, np.arange(7))  # a larger cohort makes room
+    plan, _ = planner.plan(0, np.arange(5))
+    space = population.submodels(FIELDS, ROWS)
+    assert plan.clients.tolist() == [0, 1, 2, 3, 4, 7, 7]  # 7 is past the last one
+    (phase,) = plan.phases
+    for part in (plan.weights, phase.steps, phase.sizes):
+        assert not part[5:].any()
+    assert phase.sizes[:5].any()
+    assert (plan.places["w"][5:] == len(plan.union["w"])).all()
+    assert (plan.held["w"][5:] == len(space.slots)).all()
+    spare = plan.union["w"] >= len(space.ids)
+    assert (np.diff(spare.astype(int)) >= 0).all()  # all at the end
+
+
+def test_capacity_only_grows() -> None:
+    planner = planner_of(people(), WORKS[1])
+    seen: dict[str, int] = {}
+    for cohort in ([1], [3, 5], [1], [0, 1, 2, 3, 4, 5, 6], [4]):
+        plan, _ = planner.plan(0, np.array(cohort))
+        assert all(planner.capacity[name] >= size for name, size in seen.items())
+        seen = dict(planner.capacity)
+        assert plan.clients.shape[0] == seen["clients"]
+        assert plan.phases[0].sizes.shape[1] == seen["steps 0"]
+        assert plan.union["w"].shape[0] == seen["w union"]
+        assert plan.places["w"].shape[1] == seen["w rows"]
+    assert seen["clients"] == 7
+
+
+@each_work
+def test_batches_do_not_depend_on_who_else_is_there(work: Work) -> None:
+    population = people()
+    planner = planner_of(population, work)
+
+    def batches(cohort: list[int], round: int = 3) -> dict[int, list[list[int]]]:
+        chosen = np.array(cohort)
+        examples, sizes, steps = planner._examples(
+            0, work, round, chosen, population.counts[chosen]
+        )
+        return {
+            c: [examples[k, s, : sizes[k, s]].tolist() for s in range(steps[k])]
+            for k, c in enumerate(cohort)
+        }
+
+    alone, together = batches([3]), batches([0, 1, 2, 3, 4, 5, 6])
+    assert alone[3] == together[3]
+    assert batches([2, 3, 5])[5] == together[5]
+    assert batches([3], round=4)[3] != alone[3]
+    other = planner_of(population, work, seed=1)
+    moved, sizes, steps = other._examples(0, work, 3, np.array([3]), population.counts[[3]])
+    assert [moved[0, s, : sizes[0, s]].tolist() for s in range(steps[0])] != alone[3]
+
+
+def test_independent_draws_are_uniform() -> None:
+    """20,000 draws from 20 examples: chi-square has 19 degrees of freedom; 99.98 % are within 4.5
+    .. 50."""
+    population = people(counts=(5, 20, 3))
+    work = Work(steps=20, batch=10)
+    planner = planner_of(population, work)
+    chosen = np.array([1])
+    draws = (
+        np.concatenate(
+            [np.ravel(planner._examples(0, work, r, chosen, np.array([20]))[0]) for r in range(100)]
+        )
+        - 5
+    )
+    assert draws.min() == 0
+    assert draws.max() == 19
+    counts = np.bincount(draws)
+    assert 4.5 < ((counts - 1000) ** 2 / 1000).sum() < 50
+    pairs = np.bincount(
+        draws[:-1] * 20 + draws[1:], minlength=400
+    )  # successive draws are independent: 399 degrees
+    assert 290 < ((pairs - 50) ** 2 / 50).sum() < 520
+
+
+@pytest.mark.parametrize("batch", [5, 10**9])
+def test_a_batch_needs_no_more_than_the_data(batch: int) -> None:
+    """Clients with no more than a batch go through all they have, once; others draw; the largest
+    one sets the room."""
+    population = people(counts=(5, 8, 3))
+    work = Work(steps=2, batch=batch)
+    examples, sizes, steps = planner_of(population, work)._examples(
+        0, work, 4, np.arange(3), population.counts
+    )
+    assert examples.shape == (3, 2, min(batch, 8))
+    assert sizes.tolist() == [[min(batch, count)] * 2 for count in (5, 8, 3)]
+    assert steps.tolist() == [2, 2, 2]
+    for client, count in ((0, 5), (2, 3)):
+        own = np.arange(count) + population.offsets[client]
+        assert all(batches[:count].tolist() == own.tolist() for batches in examples[client])
+    passes = Work(epochs=1, batch=batch)
+    assert planner_of(population, passes)._examples(0, passes, 4, np.arange(3), population.counts)[
+        0
+    ].shape[2] == min(batch, 8)
+
+
+def test_shuffled_epochs_visit_every_example_once() -> None:
+    population = people()
+    work = Work(epochs=3, batch=4)
+    planner = planner_of(population, work)
+    chosen = np.array([0, 3, 5])
+    examples, sizes, steps = planner._examples(0, work, 2, chosen, population.counts[chosen])
+    for k, client in enumerate(chosen):
+        own = list(range(population.offsets[client], population.offsets[client + 1]))
+        passes = -(-len(own) // 4)
+        assert steps[k] == 3 * passes
+        orders = []
+        for epoch in range(3):
+            at = range(epoch * passes, (epoch + 1) * passes)
+            assert [int(sizes[k, s]) for s in at] == [4] * (len(own) // 4) + [len(own) % 4] * (
+                len(own) % 4 > 0
+            )
+            orders.append([int(e) for s in at for e in examples[k, s, : sizes[k, s]]])
+            assert sorted(orders[-1]) == own
+        if len(own) > 4:
+            assert orders[0] != orders[1] != orders[2]
+    assert not sizes[0, steps[0] :].any()
+
+
+def test_shuffles_are_uniform() -> None:
+    """6,000 shuffles of 3 examples: each of the 6 orders 1,000 times; 5 degrees of freedom, 0.05 %
+    beyond 22."""
+    population = people(counts=(3,) * 60)
+    work = Work(epochs=1, batch=3)
+    planner = planner_of(population, work)
+    chosen = np.arange(60)
+    drawn = [planner._examples(0, work, r, chosen, population.counts)[0] for r in range(100)]
+    orders = np.concatenate([examples[:, 0] - population.offsets[:-1, None] for examples in drawn])
+    assert sorted(set(map(tuple, orders.tolist()))) == sorted(permutations(range(3)))
+    counts = np.unique(orders @ [9, 3, 1], return_counts=True)[1]
+    assert ((counts - 1000) ** 2 / 1000).sum() < 22
+
+
+def test_a_cohort_of_nobody_and_rounds_that_touch_no_row() -> None:
+    columns = arrays()
+    columns["item"][:] = -1
+    columns["history"][:] = -1
+    columns["item"][-1] = 3
+    population = Population.from_arrays(columns.pop("client"), **columns)
+    plan, traffic = planner_of(population, WORKS[0]).plan(0, np.array([0, 1]))
+    assert traffic.rows_up["w"].tolist() == [0, 0]
+    assert (plan.phases[0].batches["item"] < 0).all()
+    plan, traffic = planner_of(population, WORKS[0]).plan(0, np.zeros(0, np.int64))
+    assert traffic.clients == traffic.examples == 0
+    assert not plan.weights.any()
+
+
+def test_bucket() -> None:
+    sizes = sorted({bucket(need) for need in range(1, 41)})
+    assert sizes == [8, 10, 12, 14, 16, 20, 24, 28, 32, 40]
+    for need in range(1, 3000):
+        assert need <= bucket(need) <= max(8, 1.25 * need)
+        assert bucket(bucket(need)) == bucket(need)

@@ -1,0 +1,176 @@
+"""Fairness between clients: q-FFL, AFL and the superquantile against plain NumPy, and what they are
+for."""
+
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from problems import assert_params_close, logistic, people, run_of
+
+import fedslice as fs
+from fedslice.errors import InputError
+from fedslice.model import Model
+from fedslice.simulation.run import Run
+
+CENTRES = np.array(
+    [[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [-0.1, 0.0], [3.0, 1.0]], np.float32
+)  # the last is alone
+
+
+@cache
+def model() -> Model:
+    def loss(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
+        return 0.5 * jnp.sum((params["x"] - batch["c"]) ** 2, axis=-1)
+
+    return Model(lambda key: {"x": jnp.array([0.5, -0.5])}, loss)
+
+
+@cache
+def group() -> fs.Population:
+    """Every client has one example, so F_i = 1/2 |x - c_i|^2 exactly."""
+    return fs.Population.from_arrays(np.arange(len(CENTRES)), c=CENTRES)
+
+
+def losses(x: np.ndarray) -> np.ndarray:
+    return 0.5 * np.sum((x - CENTRES) ** 2, axis=1)
+
+
+def final(run: Run) -> np.ndarray:
+    return np.asarray(run.params()["x"], np.float64)
+
+
+def local(x: np.ndarray, rate: float, steps: int) -> np.ndarray:
+    """y_i - x after so many steps of the gradient x - c_i."""
+    return (CENTRES - x) * (1 - (1 - rate) ** steps)
+
+
+# -- q-FFL -----------------------------------------------------------------------------------------
+
+
+def test_qffl_of_zero_is_fedavg_with_uniform_weights() -> None:
+    """q = 0: Delta_i = L (x - y_i), h_i = L, so the step is the plain mean of y_i - x."""
+    one = fs.recipes.qffl(logistic(), 0.3, q=0.0, steps=2, batch=4)
+    two = fs.recipes.fedavg(logistic(), optax.sgd(0.3), weights="uniform", steps=2, batch=4)
+    assert_params_close(run_of(one, people(), 3).params(), run_of(two, people(), 3).params())
+
+
+@pytest.mark.parametrize("q", [1.0, 2.0])
+def test_qffl_is_q_fedavg(q: float) -> None:
+    """Li et al. 2020, Algorithm 2, in NumPy, with two local steps."""
+    rate, rounds = 0.1, 5
+    x = np.array([0.5, -0.5])
+    for _ in range(rounds):
+        f, gap = losses(x), -local(x, rate, 2) / rate
+        delta = f[:, None] ** q * gap
+        h = q * f ** (q - 1) * np.sum(gap**2, axis=1) + f**q / rate
+        x = x - delta.sum(0) / h.sum()
+    run = run_of(fs.recipes.qffl(model(), rate, q=q, steps=2, batch=1), group(), rounds)
+    np.testing.assert_allclose(final(run), x, rtol=1e-4)
+
+
+def test_larger_q_is_fairer() -> None:
+    worst = []
+    for q in (0.0, 1.0, 5.0):
+        worst.append(
+            losses(
+                final(run_of(fs.recipes.qffl(model(), 0.1, q=q, steps=2, batch=1), group(), 100))
+            ).max()
+        )
+    assert worst[0] > 1.1 * worst[1] > 1.2 * worst[2]
+
+
+# -- AFL -------------------------------------------------------------------------------------------
+
+
+def afl_by_hand(rate: float, ascent: float, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Descent in x on sum_i lambda_i F_i(x) and exponentiated-gradient ascent in lambda, both from
+    the same point, and lambda normalised."""
+    x, mixture = np.array([0.5, -0.5]), np.full(len(CENTRES), 1 / len(CENTRES))
+    for _ in range(rounds):
+        x, mixture = x + mixture @ local(x, rate, 1), mixture * np.exp(ascent * losses(x))
+        mixture = mixture / mixture.sum()
+    return x, mixture
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 12])
+def test_afl_weights_are_mirror_ascent(rounds: int) -> None:
+    run = run_of(
+        fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), rounds
+    )
+    x, mixture = afl_by_hand(0.2, 0.3, rounds)
+    np.testing.assert_allclose(final(run), x, rtol=1e-4, atol=1e-5)
+    found = np.exp(np.asarray(run.memory[1][0], np.float64))
+    np.testing.assert_allclose(found / found.sum(), mixture, rtol=1e-4)
+    assert mixture.max() > 1.2 * mixture.min()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_afl_ascends_the_same_way_whoever_comes(before: int) -> None:
+    """Over all cohorts of two of five, the mean change of log lambda is 2/5 of rate F_i, up to a
+    constant."""
+    run = run_of(
+        fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), before
+    )
+    x, held, changes = final(run), np.asarray(run.memory[1][0]), []
+    for cohort in combinations(range(len(CENTRES)), 2):
+        copies = jax.tree.map(jnp.array, (run.store.state, run.memory))
+        plan, _ = run.planner.plan(before, np.array(cohort))
+        changes.append(np.asarray(run.engine.in_memory(*copies, plan)[1][1][0]) - held)
+    change, expected = np.mean(changes, axis=0), 2 / 5 * 0.3 * losses(x)
+    np.testing.assert_allclose(change - change.mean(), expected - expected.mean(), atol=1e-5)
+    assert np.ptp(expected) > 0.05
+
+
+def test_afl_lowers_the_worst_loss() -> None:
+    """FedAvg's optimum is the mean of the centres, 2.4 from the lonely client; the minimax point
+    lies half way."""
+    average = losses(
+        final(run_of(fs.recipes.fedavg(model(), optax.sgd(0.2), steps=1, batch=1), group(), 150))
+    )
+    fair = losses(
+        final(
+            run_of(
+                fs.recipes.afl(model(), optax.sgd(0.2), rate=0.05, steps=1, batch=1), group(), 150
+            )
+        )
+    )
+    assert fair.max() < 0.6 * average.max()
+    assert fair.mean() > average.mean()  # which costs the others something
+
+
+def test_afl_refuses_heat() -> None:
+    with pytest.raises(InputError, match="AFL changes the clients' weights as it goes"):
+        fs.recipes.afl(logistic(), optax.sgd(0.1), heat=people().heat(logistic()))
+
+
+def test_afl_with_uniform_weights_is_refused() -> None:
+    with pytest.raises(InputError):
+        fs.recipes.afl(logistic(), optax.sgd(0.1), weights="uniform")
+
+
+# -- superquantile ---------------------------------------------------------------------------------
+
+
+def test_superquantile_of_all_is_fedavg() -> None:
+    one = fs.recipes.superquantile(logistic(), optax.sgd(0.3), share=1.0, steps=2, batch=4)
+    two = fs.recipes.fedavg(logistic(), optax.sgd(0.3), steps=2, batch=4)
+    assert_params_close(run_of(one, people(), 3).params(), run_of(two, people(), 3).params())
+
+
+def test_superquantile_trains_the_worst() -> None:
+    """The worst 40 % of five clients are two: by hand, and lower for the worst than FedAvg."""
+    x = np.array([0.5, -0.5])
+    for _ in range(40):
+        chosen = np.argsort(-losses(x))[:2]
+        x = x + local(x, 0.2, 1)[chosen].mean(0)
+    run = run_of(
+        fs.recipes.superquantile(model(), optax.sgd(0.2), share=0.4, steps=1, batch=1), group(), 40
+    )
+    np.testing.assert_allclose(final(run), x, rtol=1e-3, atol=1e-4)
+    average = run_of(fs.recipes.fedavg(model(), optax.sgd(0.2), steps=1, batch=1), group(), 40)
+    assert losses(final(run)).max() < 0.6 * losses(final(average)).max()
