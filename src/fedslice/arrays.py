@@ -12,3 +12,5 @@ Params: TypeAlias = dict[str, Any]
 Batch: TypeAlias = dict[str, Array]
 Rows: TypeAlias = dict[str, np.ndarray]
 """Row ids behind a table leaf, one int64 array a table: given to ``init`` functions only."""
+Numbers: TypeAlias = Any
+"""An array that is NumPy's on the host and JAX's, perhaps traced, in a compiled round."""

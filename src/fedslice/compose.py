@@ -24,24 +24,14 @@ def algorithm(
     >>> algorithm(fs.client.sgd(model, optax.sgd(0.1)), [fs.stage.mean()], fs.server.optimize()).name
     'custom'
     """
-    weighing = sum(stage.weighs for stage in stages)
-    if weighing != 1:
-        raise InputError(
-            f"an algorithm needs exactly one stage that turns the sum into a mean, got {weighing}: "
-            "put stage.mean(...) once among its stages"
-        )
-    if not stages[-1].weighs:
-        raise InputError(
-            "the mean must be the last stage: put clip, compress and the like before it"
-        )
-    if server.several and any(stage.cost is not None for stage in stages):
+    _check_stages(stages)
+    if server.several and any(stage.codes for stage in stages):
         raise InputError(
             "compression is not possible with several models side by side: leave compress out"
         )
     chosen = reduce or total()
-    if chosen.name != "sum" and (
-        server.needs_sum or client.everyone or any(stage.needs_sum for stage in stages)
-    ):
+    needs_sum = server.needs_sum or client.everyone or any(stage.needs_sum for stage in stages)
+    if needs_sum and not chosen.plain:
         raise InputError(
             f"{name} works on the plain sum of its clients' messages, which {chosen.name} is not:"
             " use reduce=sum, or an algorithm without such state (fedavg, fedsubavg, fedprox, ...)"
@@ -51,12 +41,47 @@ def algorithm(
             f"{name} keeps duals that must match the updates sent: leave out clip, compress and"
             " nova"
         )
-    if server.several and not chosen.name.startswith(("sum", "worst")):
+    if server.several and not chosen.additive:
         raise InputError(
             f"{name} sends zeros for the models a client did not choose, which {chosen.name} would"
             " count"
         )
+    on_sum = any(stage.on_sum for stage in stages)
+    if on_sum and not chosen.plain:
+        raise InputError(
+            f"a stage after the mean acts on the sum of messages, which {chosen.name} is not: use"
+            " reduce=sum, or leave that stage out"
+        )
+    if on_sum and survey is not None:
+        raise InputError(
+            f"{name} surveys its clients first, and what they answer would not go through the stage"
+            " after the mean: leave that stage out, or use an algorithm of one trip"
+        )
     return Algorithm(name, client, tuple(stages), server, chosen, survey)
+
+
+def _check_stages(stages: Sequence[Stage]) -> None:
+    weighing = [place for place, stage in enumerate(stages) if stage.weighs]
+    if len(weighing) != 1:
+        raise InputError(
+            f"an algorithm needs exactly one stage that turns the sum into a mean, got"
+            f" {len(weighing)}: put stage.mean(...) once among its stages"
+        )
+    before, after = stages[: weighing[0]], stages[weighing[0] + 1 :]
+    if not all(stage.on_sum for stage in after):
+        raise InputError(
+            "only what acts on the sum may stand after the mean: put clip, compress and the like"
+            " before it"
+        )
+    if any(stage.on_sum for stage in before):
+        raise InputError("a stage that acts on the sum must stand after the mean")
+    if sum(stage.codes for stage in before) > 1:
+        raise InputError("an update can be compressed once: leave one of the stages out")
+    if after and any(stage.codes for stage in before):
+        raise InputError(
+            "a stage after the mean needs updates as numbers, not as codes of them: leave out"
+            " compress, or that stage"
+        )
 
 
 def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
@@ -64,7 +89,7 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
 
     Drawn in proportion to their examples, clients must not be weighted by them again, and a row's
     holders come as often as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|."""
-    name, mean = algorithm.name, algorithm.stages[-1]
+    name, mean = algorithm.name, algorithm.mean
     if algorithm.client.everyone and not sampler.everyone:
         raise InputError(
             f"{name} needs every client in every round: use sampling.full() (--set sampler=full)"
@@ -102,7 +127,7 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
 def check_heat(algorithm: Algorithm, population: Population) -> None:
     """Refuse heat that is not this model's, or not of this population.  Clients that train on a
     part of their examples send fewer rows than they hold, and their heat may know fewer."""
-    heat, model = algorithm.stages[-1].heat, algorithm.client.model
+    heat, model = algorithm.mean.heat, algorithm.client.model
     if heat is None:
         return
     heat.check({name: table.rows for name, table in model.tables.items()})

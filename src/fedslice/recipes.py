@@ -108,7 +108,11 @@ def fednova(
     'fednova'
     """
     return fedavg(
-        model, client, stages=[*stages, parts.nova(momentum, proximal)], name="fednova", **more
+        model,
+        client,
+        stages=[*stages, parts.nova(momentum, proximal, more.get("schedule"))],
+        name="fednova",
+        **more,
     )
 
 
@@ -215,7 +219,9 @@ def mime(
     if not lite:
         _need_heat(model, mix, "Mime")
     local = local_parts.mime(model, optimizer, correct=not lite, batch=batch, **work)
-    survey = None if lite else local_parts.gradient(model, batch=batch)
+    survey = (
+        None if lite else local_parts.gradient(model, batch=batch, start=lambda offer: offer.params)
+    )
     return _compose(
         "mimelite" if lite else "mime", local, servers.mime(optimizer, lite), survey=survey, **mix
     )

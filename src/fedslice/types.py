@@ -8,9 +8,10 @@ One round, from left to right::
 Each part is a NamedTuple of pure functions over pytrees, as an optax optimizer is.  A part never
 sees row ids: in ``params`` a table leaf holds just the rows at hand (the rows of the round on the
 server, the client's own rows on a client) and the batch fields that index it hold positions among
-those rows."""
+those rows.  :mod:`fedslice.round.protocol` puts them together.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from fedslice.arrays import Array as Array
 from fedslice.arrays import Batch as Batch
 from fedslice.arrays import Key as Key
+from fedslice.arrays import Numbers as Numbers
 from fedslice.arrays import Params as Params
 from fedslice.arrays import PyTree as PyTree
 from fedslice.arrays import Rows as Rows
@@ -80,22 +82,36 @@ class Data(NamedTuple):
     round: Array  # int32: rounds done before this one
 
 
+class ClientReport(NamedTuple):
+    """What a client tells of its work.  Stages and reductions compute with it: a loss may weigh, and
+    steps may normalise.
+    """
+
+    loss: Array  # mean over the local steps
+    start_loss: Array  # of the first batch: that of the offered model
+    examples: Array  # gone through
+    steps: Array  # taken
+    failed: Numbers = np.float32(0)  # 1: its update or loss was not finite, and it sends zeros
+
+
 class Message(NamedTuple):
     """What a client sends.  ``weight`` starts as |D_i|; a message of weight zero and update zero is
     a no-op.
 
-    ``extra`` is averaged along with the update (a control variate, a gradient); ``metrics`` only
-    inform."""
+    Leaves of the update are arrays, or :mod:`codes <fedslice.stage.codes>` of them.  ``extra`` is
+    averaged along with the update: a control variate, a gradient.
+    """
 
     update: PyTree
     weight: Array
-    metrics: dict[str, Array]
+    report: ClientReport
     extra: dict[str, PyTree] = {}  # noqa: RUF012 (never changed)
 
 
 class Adaptation(NamedTuple):
     """How a client makes the global model its own: ``apply(params, phase, key)`` gives the model
-    that it would serve, with its local leaves, from the global leaves and its support examples."""
+    that it would serve, with its local leaves, from the global leaves and its support examples.
+    """
 
     model: Model
     work: Work
@@ -109,7 +125,8 @@ class Client(NamedTuple):
     stateless.  A client with ``rows="held"`` changes all rows it holds, not only those that its
     batches touch; with ``everyone`` all clients must take part in every round.  ``adapt`` is how a
     client makes the trained model its own, if it does; one that keeps a model says with
-    ``serve(params, memory, key)`` which model, with its local leaves, it would serve."""
+    ``serve(params, memory, key)`` which model, with its local leaves, it would serve.
+    """
 
     model: Model
     work: tuple[Work, ...]
@@ -121,35 +138,39 @@ class Client(NamedTuple):
     serve: Callable[[Params, PyTree, Key], Params] | None = None
 
 
-class Parcel(NamedTuple):
-    """One leaf of the messages of a cohort on the wire, one entry for each client."""
-
-    numbers: np.ndarray
-    bytes: np.ndarray
-    shape: tuple[int, ...] | None  # of a dense leaf; None for the rows of a table
+def nothing(state: PyTree) -> PyTree:
+    """The offer of a stage whose client half needs nothing from the server."""
+    return ()
 
 
 class Stage(NamedTuple):
     """Something done to a message on its way: ``encode`` on the client, ``decode`` on the server
     after the sum.
 
-    ``init(params, rows)`` makes the stage's state; its row-shaped leaves follow the rows, on both
-    sides. ``remember(params, tables)`` makes what it keeps on each client, and one that ``keeps``
-    is right only if every message counts once.  ``weighs`` marks the one stage that weights updates
-    and divides their sum: ``weights`` and ``coefficient`` say what clients count for there and in
-    the heat's coefficients, ``"uniform"`` or ``"examples"`` (empty: something else, no heat),
-    ``heat`` which heat that is.  ``needs_sum`` marks one that is right for plain sums only,
-    ``alters`` one after which the update is another.  ``cost`` turns the bytes of each leaf into
-    those that the encoded message has."""
+    ``init(params, rows)`` makes the state that the server keeps; its row-shaped leaves follow the
+    rows.  ``offer(state)`` is what of it clients are told, for their own rows: it travels and is
+    counted, and is all that ``encode(offer, memory, message, key)`` sees of the server.
+    ``remember(params, tables)`` makes what each client keeps, and a stage that ``keeps`` is right
+    only if every message counts once.
+
+    ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
+    ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"``
+    or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  A stage that is
+    ``on_sum`` may stand after it, next to the wire: its client half gets what the server would add
+    up, its server half the sum.  ``needs_sum`` marks one that is right for plain sums only,
+    ``alters`` one after which the update is another, ``codes`` one that sends codes of it.
+    """
 
     init: Callable[[Params, Rows], PyTree]
     encode: Callable[[PyTree, PyTree, Message, Key], tuple[Message, PyTree]]
-    decode: Callable[[PyTree, Message], tuple[Message, PyTree]]
-    remember: Callable[..., PyTree] = lambda params, tables: ()
-    cost: Callable[[dict[str, Parcel]], dict[str, Parcel]] | None = None
+    decode: Callable[[PyTree, Message, Key], tuple[Message, PyTree]]
+    offer: Callable[[PyTree], PyTree] = nothing
+    remember: Callable[[Params, Collection[str]], PyTree] = lambda params, tables: ()
     weighs: bool = False
+    on_sum: bool = False
     needs_sum: bool = False
     alters: bool = False
+    codes: bool = False
     keeps: bool = False
     weights: str = ""
     coefficient: str = ""
@@ -161,11 +182,12 @@ class Cohort(NamedTuple):
     for rows of a table [clients, held, ...], and are times the clients' ``weight``.
 
     ``tags`` names the table space of each leaf ("" for dense), ``places`` each client's places
-    among the round's rows of that space (past the end: padding), ``sizes`` how many those are."""
+    among the round's rows of that space (past the end: padding), ``sizes`` how many those are.
+    """
 
     values: PyTree
     weight: Array
-    metrics: dict[str, Array]
+    report: ClientReport
     tags: PyTree
     places: dict[str, Array]
     sizes: dict[str, int]
@@ -174,23 +196,28 @@ class Cohort(NamedTuple):
 class Reduce(NamedTuple):
     """How the cohort's updates become one: by their sum, or by something that resists bad clients.
 
-    ``apply`` gives what takes the place of the sum of values, and that of the weights.
+    ``apply`` gives what takes the place of the sum of values, and that of the weights.  ``plain``
+    is the sum itself; where one is ``additive``, zeros count for nothing.
     """
 
     name: str
     apply: Callable[[Cohort], tuple[PyTree, Array]]
+    plain: bool = False
+    additive: bool = False
 
 
 class Server(NamedTuple):
-    """The global state: ``offer(state, survey)`` goes to clients, ``step(state, message)`` takes
-    the decoded aggregate, ``params(state)`` is the model.  ``survey`` is the mean of a first trip,
-    where the algorithm has one.  A server that ``needs_sum`` keeps the exact mean of its clients'
-    memories, one with ``needs_update`` from their updates as they were; one with ``several`` models
-    has them side by side in its state (see :mod:`fedslice.evaluation.clusters`)."""
+    """The global state: ``offer(state)`` goes to clients, ``step(state, message, key)`` takes the
+    decoded aggregate, ``params(state)`` is the model.
+
+    A server that ``needs_sum`` keeps the exact mean of its clients' memories, one with
+    ``needs_update`` from their updates as they were; one with ``several`` models has them side by
+    side in its state (see :mod:`fedslice.evaluation.clusters`).
+    """
 
     init: Callable[[Params, Rows], PyTree]
-    offer: Callable[[PyTree, PyTree], PyTree]
-    step: Callable[[PyTree, Message], PyTree]
+    offer: Callable[[PyTree], PyTree]
+    step: Callable[[PyTree, Message, Key], PyTree]
     params: Callable[[PyTree], Params]
     needs_sum: bool = False
     needs_update: bool = False
@@ -198,10 +225,12 @@ class Server(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """Client, stages, server and reduction, checked to fit together (see :func:`fedslice.compose`).
+    """Client, stages, server and reduction, checked to fit together (:func:`fedslice.algorithm`).
 
-    ``survey`` is a client part that the whole cohort runs first; the mean of its updates goes into
-    the offer."""
+    ``survey`` is a client part that the whole cohort runs first.  What it finds, the mean of its
+    updates, then goes to the clients, whose offer is (the server's, what was found), and to the
+    server's step, as the extra ``"survey"``.
+    """
 
     name: str
     client: Client
@@ -209,6 +238,11 @@ class Algorithm(NamedTuple):
     server: Server
     reduce: Reduce
     survey: Client | None = None
+
+    @property
+    def mean(self) -> Stage:
+        """The stage that weights updates and divides their sum."""
+        return next(stage for stage in self.stages if stage.weighs)
 
 
 class State(NamedTuple):

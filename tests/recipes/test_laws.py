@@ -17,7 +17,7 @@ from problems import COUNTS, ROWS, arrays, assert_params_close, people, run_of, 
 import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.model import Model
-from fedslice.round.shapes import Anatomy
+from fedslice.round.shapes import Shapes
 from fedslice.simulation.run import Run
 from fedslice.types import Algorithm
 
@@ -201,7 +201,7 @@ all_structures = recipes(RECIPES, STRUCTURES)
 ENGINES: dict[
     Any, Any
 ] = {}  # compiled rounds, shared: an engine is a pure function of algorithm, seed and mode
-ANATOMIES: dict[Any, Anatomy] = {}  # likewise: of algorithm, population and seed
+SHAPES: dict[Any, Shapes] = {}  # likewise: of algorithm, population and seed
 
 
 def clients_of(name: str, population: Population) -> Population:
@@ -221,13 +221,13 @@ def shared(key: Any, run: Run) -> Run:
     return run
 
 
-def anatomies(key: Any) -> Callable[..., Anatomy]:
+def anatomies(key: Any) -> Callable[..., Shapes]:
     """Makes the anatomy of this key once."""
 
-    def make(*given: Any) -> Anatomy:
-        if key not in ANATOMIES:
-            ANATOMIES[key] = Anatomy(*given)
-        return ANATOMIES[key]
+    def make(*given: Any) -> Shapes:
+        if key not in SHAPES:
+            SHAPES[key] = Shapes(*given)
+        return SHAPES[key]
 
     return make
 
@@ -242,7 +242,7 @@ def trained(
         if population is None:
             patch.setattr(
                 import_module("fedslice.simulation.run"),
-                "Anatomy",
+                "Shapes",
                 anatomies((name, settings.get("seed"))),
             )
         run = run_of(RECIPES[name](MODEL, chosen), chosen, **settings)

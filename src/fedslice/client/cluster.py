@@ -19,6 +19,7 @@ from fedslice.client.local import (
 )
 from fedslice.errors import InputError
 from fedslice.model import Model
+from fedslice.stage.codes import OneOf
 from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree
 
 
@@ -49,10 +50,10 @@ def cluster(
         losses = model_losses(model, offer, data.phases[1], data.examples, key)
         chosen = jnp.argmin(losses)
         start = pick(offer, chosen, tables)
-        end, metrics = descend(model, optimizer, start, data.phases[0], key)
+        end, report = descend(model, optimizer, start, data.phases[0], key)
         member = (jnp.arange(len(losses)) == chosen).astype(jnp.float32)
-        update = spread(subtract(end, start), member, tables)
-        return Message(update, data.examples, metrics, {"member": member}), memory
+        update = one_of(subtract(end, start), chosen, len(losses), tables)
+        return Message(update, data.examples, report, {"member": member}), memory
 
     return Client(model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run)
 
@@ -80,17 +81,11 @@ def pick(offer: Params, number: Array, tables: set[str]) -> Params:
     }
 
 
-def spread(update: Params, member: Array, tables: set[str]) -> Params:
-    """An update of one model as an update of all."""
-
-    def rows(x: Array) -> Array:
-        return x[:, None] * member.reshape((1, -1) + (1,) * (x.ndim - 1))
-
-    def dense(x: Array) -> Array:
-        return x[None] * member.reshape((-1,) + (1,) * x.ndim)
-
+def one_of(update: Params, number: Array, count: int, tables: set[str]) -> Params:
+    """An update of one of the models, as a code of an update of all."""
     return {
-        name: jax.tree.map(rows if name in tables else dense, leaf) for name, leaf in update.items()
+        name: jax.tree.map(lambda x, axis=int(name in tables): OneOf(x, number, count, axis), leaf)
+        for name, leaf in update.items()
     }
 
 

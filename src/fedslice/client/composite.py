@@ -44,9 +44,9 @@ def mirror(
             moved = jax.tree.map(lambda x, g: x - rate * g, params, grads)
             return moved if server_only else regulariser.prox(moved, jnp.asarray(rate)), loss
 
-        end, metrics = loop(data.phases[0], step, offer)
-        extra = {"time": rate * metrics["steps"]}
-        return Message(subtract(end, offer), data.examples, metrics, extra), memory
+        end, report = loop(data.phases[0], step, offer)
+        extra = {"time": rate * report.steps}
+        return Message(subtract(end, offer), data.examples, report, extra), memory
 
     return Client(
         model,
@@ -87,8 +87,8 @@ def dual(
             )(params)
             return jax.tree.map(lambda x, g: x - rate * g, z, grads), loss
 
-        end, metrics = loop(data.phases[0], step, start)
-        extra = {"time": rate * metrics["steps"]}
-        return Message(subtract(end, start), data.examples, metrics, extra), memory
+        end, report = loop(data.phases[0], step, start)
+        extra = {"time": rate * report.steps}
+        return Message(subtract(end, start), data.examples, report, extra), memory
 
     return Client(model, (work(steps, epochs, batch),), lambda params: (), run)

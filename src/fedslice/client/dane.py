@@ -12,6 +12,7 @@ from fedslice.client.local import (
     descend,
     everything,
     full_gradient,
+    negate,
     proximal,
     shift,
     subtract,
@@ -30,7 +31,7 @@ def dane(
     epochs: int | None = None,
     batch: int = 32,
 ) -> Client:
-    """Local steps on the corrected objective; the offer is (params, mean gradient).
+    """Local steps on the corrected objective; the offer is (params, minus the mean gradient).
 
     >>> from fedslice.tasks import quadratic
     >>> dane(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
@@ -40,11 +41,11 @@ def dane(
     pull = proximal(mu)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        params, mean = offer
+        params, found = offer
         own, _ = full_gradient(model, params, data.phases[1], data.examples, key)
-        corrections = [shift(subtract(mean, own)), pull]
-        end, metrics = descend(model, optimizer, params, data.phases[0], key, corrections)
-        return Message(subtract(end, params), data.examples, metrics), memory
+        corrections = [shift(subtract(negate(found), own)), pull]
+        end, report = descend(model, optimizer, params, data.phases[0], key, corrections)
+        return Message(subtract(end, params), data.examples, report), memory
 
     return Client(
         model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run, rows="held"

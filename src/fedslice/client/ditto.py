@@ -27,7 +27,17 @@ from fedslice.client.local import (
 )
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Adaptation, Client, Data, Key, Message, Params, Phase, PyTree
+from fedslice.types import (
+    Adaptation,
+    Client,
+    ClientReport,
+    Data,
+    Key,
+    Message,
+    Params,
+    Phase,
+    PyTree,
+)
 
 
 def ditto(
@@ -68,17 +78,15 @@ def ditto(
     another = personal_steps is not None or personal_epochs is not None
     own_work = work(personal_steps, personal_epochs, batch) if another else shared
 
-    def towards(start: Params, phase: Phase, centre: Params) -> tuple[Params, dict[str, jax.Array]]:
+    def towards(start: Params, phase: Phase, centre: Params) -> tuple[Params, ClientReport]:
         return train(model, own_optimizer, start, {}, phase, [proximal(pull)], centre)
 
     def run(offer: PyTree, memory: Own, data: Data, key: Key) -> tuple[Message, Own]:
         factor = 1.0 if schedule is None else schedule(data.round)
-        end, metrics = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
+        end, report = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
         own, done = towards(own_leaves(model, memory, key), data.phases[-1], offer)
         update = _both_or_none(subtract(end, offer), own)
-        return Message(update, data.examples, metrics), Own(
-            own, memory.rounds + (done["steps"] > 0)
-        )
+        return Message(update, data.examples, report), Own(own, memory.rounds + (done.steps > 0))
 
     def adapt(params: Params, phase: Phase, key: Key) -> Params:
         return towards({**params, **model.fresh(key)}, phase, params)[0]

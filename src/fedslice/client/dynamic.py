@@ -37,16 +37,16 @@ def dynamic(
         raise InputError(f"mu={mu} must be positive: the dual step is divided by it")
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        end, metrics = descend(
+        end, report = descend(
             model, optimizer, offer, data.phases[0], key, [shift(memory), proximal(mu)]
         )
         move = subtract(end, offer)
-        some = metrics["steps"] > 0
+        some = report.steps > 0
         dual = jax.tree.map(lambda held, moved: held + jnp.where(some, mu * moved, 0), memory, move)
         update = (
             jax.tree.map(lambda moved, held: moved + held / mu, move, dual) if send_dual else move
         )
-        return Message(update, data.examples, metrics), dual
+        return Message(update, data.examples, report), dual
 
     zeros = lambda params: jax.tree.map(jnp.zeros_like, params)  # noqa: E731
     return Client(model, (work(steps, epochs, batch),), zeros, run, rows="held", everyone=send_dual)

@@ -6,13 +6,20 @@ round.
 The batch size says only how many examples are summed at once.
 """
 
+from collections.abc import Callable
+
 from fedslice.client.local import everything, full_gradient, negate
 from fedslice.model import Model
-from fedslice.types import Client, Data, Key, Message, PyTree
+from fedslice.types import Client, Data, Key, Message, Params, PyTree
 
 
-def gradient(model: Model, *, batch: int = 32) -> Client:
-    """Minus the gradient over all of the client's data.
+def gradient(
+    model: Model,
+    *,
+    batch: int = 32,
+    start: Callable[[PyTree], Params] = lambda offer: offer,
+) -> Client:
+    """Minus the gradient over all of the client's data; ``start(offer)`` is where.
 
     >>> from fedslice.tasks import quadratic
     >>> gradient(quadratic.example1(clients=4).model).work[0].epochs
@@ -20,7 +27,7 @@ def gradient(model: Model, *, batch: int = 32) -> Client:
     """
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        grads, metrics = full_gradient(model, offer, data.phases[0], data.examples, key)
-        return Message(negate(grads), data.examples, metrics), memory
+        grads, report = full_gradient(model, start(offer), data.phases[0], data.examples, key)
+        return Message(negate(grads), data.examples, report), memory
 
     return Client(model, (everything(batch),), lambda params: (), run)

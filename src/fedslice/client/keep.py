@@ -59,14 +59,10 @@ def keep(
     def run(offer: PyTree, memory: Own, data: Data, key: Key) -> tuple[Message, Own]:
         factor = 1.0 if schedule is None else schedule(data.round)
         start = {**offer, **own_leaves(model, memory, key)}
-        end, metrics = train(
-            model, optimizer, start, {}, data.phases[0], corrections, offer, factor
-        )
-        kept = Own(
-            {name: end[name] for name in model.local}, memory.rounds + (metrics["steps"] > 0)
-        )
+        end, report = train(model, optimizer, start, {}, data.phases[0], corrections, offer, factor)
+        kept = Own({name: end[name] for name in model.local}, memory.rounds + (report.steps > 0))
         return (
-            Message(subtract({name: end[name] for name in offer}, offer), data.examples, metrics),
+            Message(subtract({name: end[name] for name in offer}, offer), data.examples, report),
             kept,
         )
 

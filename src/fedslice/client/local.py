@@ -10,7 +10,7 @@ import optax
 
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Array, Batch, Key, Params, Phase, PyTree, Work
+from fedslice.types import Array, Batch, ClientReport, Key, Params, Phase, PyTree, Work
 
 Carry = TypeVar("Carry")
 Correction: TypeAlias = Callable[[Params, Params, Params], Params]
@@ -62,7 +62,7 @@ def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
 
 def loop(
     phase: Phase, body: Callable[[Array, Carry, Batch, Array], tuple[Carry, Array]], carry: Carry
-) -> tuple[Carry, dict[str, Array]]:
+) -> tuple[Carry, ClientReport]:
     """``body(number, carry, batch, size) -> (carry, loss)`` for each of the client's steps, and the
     client's report.
 
@@ -85,12 +85,7 @@ def loop(
     carry, total, first = jax.lax.fori_loop(0, phase.limit, step, (carry, zero, zero))
     steps = phase.steps.astype(jnp.float32)
     seen = jnp.sum(phase.sizes).astype(jnp.float32)
-    return carry, {
-        "loss": total / jnp.maximum(steps, 1),
-        "start_loss": first,
-        "examples": seen,
-        "steps": steps,
-    }
+    return carry, ClientReport(total / jnp.maximum(steps, 1), first, seen, steps)
 
 
 def descend(
@@ -101,15 +96,15 @@ def descend(
     key: Key,
     corrections: Sequence[Correction] = (),
     factor: Array | float = 1.0,
-) -> tuple[Params, dict[str, Array]]:
+) -> tuple[Params, ClientReport]:
     """Steps of ``optimizer`` from ``offer``; the model after them, without its local leaves, and
     the report.
 
     The optimizer starts anew; local leaves are drawn afresh from ``key`` and trained along.
     """
     trained = {**offer, **model.fresh(key)}
-    end, metrics = train(model, optimizer, trained, {}, phase, corrections, offer, factor)
-    return {name: end[name] for name in offer}, metrics
+    end, report = train(model, optimizer, trained, {}, phase, corrections, offer, factor)
+    return {name: end[name] for name in offer}, report
 
 
 def train(
@@ -121,12 +116,12 @@ def train(
     corrections: Sequence[Correction] = (),
     start: Params | None = None,
     factor: Array | float = 1.0,
-) -> tuple[Params, dict[str, Array]]:
+) -> tuple[Params, ClientReport]:
     """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after
     them, and the report.
 
-    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the rate, and is
-    reported too."""
+    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the
+    rate."""
     anchor = start or {}
 
     def step(
@@ -143,13 +138,13 @@ def train(
         updates = jax.tree.map(lambda leaf: factor * leaf, updates)
         return (optax.apply_updates(params, updates), state), loss
 
-    (end, _), metrics = loop(phase, step, (trained, optimizer.init(trained)))
-    return end, {**metrics, "factor": jnp.asarray(factor, jnp.float32)}
+    (end, _), report = loop(phase, step, (trained, optimizer.init(trained)))
+    return end, report
 
 
 def full_gradient(
     model: Model, offer: Params, phase: Phase, examples: Array, key: Key
-) -> tuple[Params, dict[str, Array]]:
+) -> tuple[Params, ClientReport]:
     """The gradient of the mean loss over all examples of a phase that goes once through them, and
     the report."""
     local = model.fresh(key)

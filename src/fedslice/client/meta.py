@@ -68,9 +68,9 @@ def maml(
         phase = _paired(*data.phases)
         factor = 1.0 if schedule is None else schedule(data.round)
         start = {**offer, **model.fresh(key)}
-        end, metrics = train(learner, optimizer, start, {}, phase, corrections, offer, factor)
+        end, report = train(learner, optimizer, start, {}, phase, corrections, offer, factor)
         change = subtract({name: end[name] for name in offer}, offer)
-        return Message(change, phase.examples, metrics), memory
+        return Message(change, phase.examples, report), memory
 
     adapt = finetune(model, optax.sgd(inner_rate), steps=1, epochs=1, batch=batch, split=split)
     return Client(

@@ -21,6 +21,7 @@ from fedslice.client.local import (
     full_gradient,
     loop,
     mean_loss,
+    negate,
     subtract,
     work,
 )
@@ -38,8 +39,10 @@ def mime(
     correct: bool = True,
     schedule: Schedule | None = None,
 ) -> Client:
-    """Steps with frozen statistics; the offer is (params, optimizer state, c).  ``correct=False``:
-    MimeLite, whose clients send their full gradient along with the update.
+    """Steps with frozen statistics; the offer is ((params, optimizer state), -c).
+
+    ``correct=False``: MimeLite, whose offer is (params, optimizer state), and whose clients send
+    their full gradient along with the update.
 
     >>> from fedslice.tasks import quadratic
     >>> len(mime(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).work)
@@ -48,7 +51,8 @@ def mime(
     check_optimizer(optimizer)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        start, state, centre = offer
+        (start, state), found = offer if correct else (offer, ())
+        centre = negate(found)
         local = model.fresh(key)
         factor = 1.0 if schedule is None else schedule(data.round)
 
@@ -70,11 +74,11 @@ def mime(
                 loss,
             )
 
-        end, metrics = loop(data.phases[0], step, start)
+        end, report = loop(data.phases[0], step, start)
         extra = {}
         if not correct:
             extra = {"gradient": full_gradient(model, start, data.phases[1], data.examples, key)[0]}
-        return Message(subtract(end, start), data.examples, metrics, extra), memory
+        return Message(subtract(end, start), data.examples, report, extra), memory
 
     works = (
         (work(steps, epochs, batch),)

@@ -55,15 +55,15 @@ def posterior(
             return (params, state, found + drawn[:, None] * (here - flat)), loss
 
         carry = (start, optimizer.init(start), jnp.zeros((samples, flat.size)))
-        (end, _, found), metrics = loop(data.phases[0], step, carry)
+        (end, _, found), report = loop(data.phases[0], step, carry)
         averaged: Params = restore(posterior_update(found, shrinkage))
         plain = subtract({name: end[name] for name in offer}, offer)
         early = data.round < burn_in_rounds
         update = jax.tree.map(lambda a, b: jnp.where(early, a, b), plain, averaged)
-        some = metrics["steps"] > 0
+        some = report.steps > 0
         return (
             Message(
-                jax.tree.map(lambda leaf: jnp.where(some, leaf, 0), update), data.examples, metrics
+                jax.tree.map(lambda leaf: jnp.where(some, leaf, 0), update), data.examples, report
             ),
             memory,
         )

@@ -71,9 +71,9 @@ def reconstruct(
         local = {name: rebuilt[name] for name in model.local}
         trained, frozen = ({**offer, **local}, {}) if joint else (offer, local)
         factor = 1.0 if schedule is None else schedule(data.round)
-        end, metrics = train(model, optimizer, trained, frozen, query, corrections, offer, factor)
+        end, report = train(model, optimizer, trained, frozen, query, corrections, offer, factor)
         change = subtract({name: end[name] for name in offer}, offer)
-        return Message(change, query.examples, metrics), memory
+        return Message(change, query.examples, report), memory
 
     works = (recover.work, update) if model.local else (update,)
     return Client(model, works, lambda params: (), run, adapt=recover)

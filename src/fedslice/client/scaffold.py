@@ -60,24 +60,24 @@ def scaffold(
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         params, c = offer
         drift = subtract(c, memory)
-        end, metrics = descend(model, optax.sgd(rate), params, data.phases[0], key, [shift(drift)])
+        end, report = descend(model, optax.sgd(rate), params, data.phases[0], key, [shift(drift)])
         update = subtract(end, params)
         if option == 1:
             new, _ = full_gradient(model, params, data.phases[1], data.examples, key)
         else:
-            span = rate * jnp.maximum(metrics["steps"], 1)
+            span = rate * jnp.maximum(report.steps, 1)
             new = jax.tree.map(lambda d, u: -d - u / span, drift, update)
-        some = metrics["steps"] > 0
+        some = report.steps > 0
         change = jax.tree.map(lambda after, before: jnp.where(some, after - before, 0), new, memory)
         kept = jax.tree.map(jnp.add, memory, change)
         if holders or not model.tables:
-            return Message(update, data.examples, metrics, {"variate": change}), kept
-        span = rate * metrics["steps"]
+            return Message(update, data.examples, report, {"variate": change}), kept
+        span = rate * report.steps
         update = {
             name: plus(leaf, span, c[name]) if name in model.tables else leaf
             for name, leaf in update.items()
         }
-        return Message(update, data.examples, metrics, {"variate": change, "span": span}), kept
+        return Message(update, data.examples, report, {"variate": change, "span": span}), kept
 
     works = (local,) if option == 2 else (local, everything(batch))
     return Client(

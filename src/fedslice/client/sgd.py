@@ -37,7 +37,7 @@ def sgd(
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         factor = 1.0 if schedule is None else schedule(data.round)
-        end, metrics = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
-        return Message(subtract(end, offer), data.examples, metrics), memory
+        end, report = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
+        return Message(subtract(end, offer), data.examples, report), memory
 
     return Client(model, (work(steps, epochs, batch),), lambda params: (), run)

@@ -112,7 +112,8 @@ def _ranks(population: Population, split: str) -> np.ndarray:
     owners = population.owners
     position = np.arange(population.examples) - population.offsets[owners]
     if split in RANDOM:
-        stream = splitmix(owners.astype(np.uint64) * MIX1 + GOLDEN)
+        numbers = population.numbers[owners].astype(np.uint64)
+        stream = splitmix(numbers * MIX1 + GOLDEN)
         by = splitmix(stream + position.astype(np.uint64) * GOLDEN)
     else:
         column = split.partition(":")[2] or "time"

@@ -19,7 +19,9 @@ from fedslice.model import Model
 class Population:
     """Clients and their data; nothing is copied when it is split or sampled more than needed.
 
-    ``names`` keeps, for a field of ids, what each id was called in the user's data.
+    ``names`` keeps, for a field of ids, what each id was called in the user's data.  ``numbers`` is
+    what the randomness of each client hangs on: its batches, halves and keys.  By default it is the
+    client's place; it stays with the client, so that one alone draws as it would among all.
 
     >>> people = Population.from_arrays([7, 7, 9], item=[0, 2, 2], label=[1.0, 0.0, 1.0])
     >>> len(people), people.examples, people.counts.tolist()
@@ -30,6 +32,17 @@ class Population:
     offsets: np.ndarray
     clients: np.ndarray  # the users' own names of the clients
     names: Mapping[str, np.ndarray] = field(default_factory=dict)
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.numbers):
+            object.__setattr__(self, "numbers", np.arange(len(self.clients)))
+        if len(self.numbers) != len(self.clients) or len(np.unique(self.numbers)) != len(self):
+            raise InputError(
+                f"{len(self.clients)} clients need as many different numbers, got {self.numbers}"
+            )
+        if len(self) and not (self.numbers.min() >= 0 and self.numbers.max() < 2**31):
+            raise InputError("the clients' numbers must be from 0 to 2^31 - 1")
 
     @classmethod
     def from_arrays(
@@ -126,7 +139,8 @@ class Population:
         """The examples where ``keep`` is true; a client that loses all of them stays, empty."""
         counts = np.bincount(self.owners[keep], minlength=len(self))
         columns = {name: column[keep] for name, column in self.columns.items()}
-        return Population(columns, np.append(0, np.cumsum(counts)), self.clients, self.names)
+        offsets = np.append(0, np.cumsum(counts))
+        return Population(columns, offsets, self.clients, self.names, self.numbers)
 
     def subset(self, clients: np.ndarray) -> "Population":
         """Only these clients, by number, in ascending order."""
@@ -134,7 +148,18 @@ class Population:
         chosen[clients] = True
         kept = self.select(chosen[self.owners])
         offsets = np.append(0, np.cumsum(self.counts[chosen]))
-        return Population(kept.columns, offsets, self.clients[chosen], self.names)
+        return Population(
+            kept.columns, offsets, self.clients[chosen], self.names, self.numbers[chosen]
+        )
+
+    def renumbered(self) -> "Population":
+        """A population of its own: its clients' numbers are their places in it.
+
+        >>> people = Population.from_arrays([7, 8, 9], x=[1.0, 2.0, 3.0]).subset(np.array([1, 2]))
+        >>> people.numbers.tolist(), people.renumbered().numbers.tolist()
+        ([1, 2], [0, 1])
+        """
+        return Population(self.columns, self.offsets, self.clients, self.names)
 
     def split(
         self,
@@ -145,7 +170,7 @@ class Population:
         at: Any = None,
         seed: int = 0,
     ) -> tuple["Population", "Population"]:
-        """(train, test).  ``clients=0.1`` holds out a tenth of the clients; ``examples=0.2`` a
+        """(train, test).  ``clients=0.1`` holds out a tenth of the clients, and numbers both anew; ``examples=0.2`` a
         random fifth of all examples, whoever owns them; ``time="column"`` with ``at=`` puts what is
         later than ``at`` into the test set, or with ``examples=`` each client's latest share.
         ``at`` is a number, or a moment (a datetime, a pandas or NumPy time stamp, "2013-11-21
@@ -159,7 +184,8 @@ class Population:
                 raise InputError("holding out clients needs at least two of them")
             held = min(max(1, round(clients * len(self))), len(self) - 1)
             test = rng.permutation(len(self))[:held]
-            return self.subset(np.setdiff1d(np.arange(len(self)), test)), self.subset(test)
+            train = np.setdiff1d(np.arange(len(self)), test)
+            return self.subset(train).renumbered(), self.subset(test).renumbered()
         if clients is None and time is None and examples is not None:
             late = np.zeros(self.examples, bool)
             late[rng.permutation(self.examples)[: round(examples * self.examples)]] = True

@@ -10,23 +10,43 @@ from fedslice.errors import InputError
 
 
 class Sampler(NamedTuple):
-    """``draw(rng, counts)`` picks client numbers; ``counts`` are the clients' examples.  ``name``
+    """``draw(rng, counts)`` picks clients by their place; ``counts`` are their examples.  ``name``
     describes it.
 
-    One that takes ``everyone`` has all clients in every round.  One that goes ``by_examples`` draws
-    with replacement: a client that it names twice counts twice, as if it had sent its message
-    twice."""
+    ``kind`` says how it draws: ``"uniform"`` so many without replacement, ``"weighted"`` so many
+    with replacement in proportion to examples (a client that is named twice counts twice, as if it
+    had sent its message twice), ``"poisson"`` each by itself, ``"full"`` all, or a word of your own.
+    ``clients`` is how many take part, on average; None: all.
+    """
 
     name: str
     draw: Callable[[np.random.Generator, np.ndarray], np.ndarray]
-    everyone: bool = False
-    by_examples: bool = False
+    kind: str = "custom"
+    clients: float | None = None
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all clients take part in every round."""
+        return self.kind == "full"
+
+    @property
+    def by_examples(self) -> bool:
+        """Whether clients come as often as their examples say."""
+        return self.kind == "weighted"
+
+    def rate(self, clients: int) -> float:
+        """The share of so many clients that takes part, on average.
+
+        >>> poisson(5).rate(100), full().rate(100)
+        (0.05, 1.0)
+        """
+        return 1.0 if self.clients is None else min(1.0, self.clients / max(1, clients))
 
     def cohort(self, seed: int, round: int, counts: np.ndarray) -> np.ndarray:
         """The clients of one round, ascending: the canonical order in which everything is summed.
 
-        >>> uniform(3).cohort(0, 7, np.ones(10)).tolist() == uniform(3).cohort(0, 7, np.ones(10)).tolist()
-        True
+        >>> uniform(3).cohort(0, 7, np.ones(10)), uniform(3).cohort(0, 8, np.ones(10))
+        (array([1, 2, 5]), array([1, 4, 6]))
         """
         return np.sort(self.draw(np.random.default_rng((seed, round)), counts))
 
@@ -43,7 +63,7 @@ def uniform(clients: int) -> Sampler:
         _enough(clients, counts)
         return rng.choice(len(counts), clients, replace=False, shuffle=False)
 
-    return Sampler(f"uniform({clients})", draw)
+    return Sampler(f"uniform({clients})", draw, "uniform", clients)
 
 
 def weighted(clients: int) -> Sampler:
@@ -63,7 +83,7 @@ def weighted(clients: int) -> Sampler:
     def draw(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
         return rng.choice(len(counts), clients, p=counts / counts.sum())
 
-    return Sampler(f"weighted({clients}, with replacement)", draw, by_examples=True)
+    return Sampler(f"weighted({clients}, with replacement)", draw, "weighted", clients)
 
 
 def poisson(clients: float) -> Sampler:
@@ -79,7 +99,7 @@ def poisson(clients: float) -> Sampler:
         _enough(clients, counts)
         return np.flatnonzero(rng.random(len(counts)) < clients / len(counts))
 
-    return Sampler(f"poisson({clients:g})", draw)
+    return Sampler(f"poisson({clients:g})", draw, "poisson", clients)
 
 
 def full() -> Sampler:
@@ -88,7 +108,7 @@ def full() -> Sampler:
     >>> full().cohort(0, 0, np.ones(3)).tolist()
     [0, 1, 2]
     """
-    return Sampler("full()", lambda rng, counts: np.arange(len(counts)), everyone=True)
+    return Sampler("full()", lambda rng, counts: np.arange(len(counts)), "full")
 
 
 def _positive(clients: float) -> None:

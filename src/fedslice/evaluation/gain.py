@@ -124,7 +124,7 @@ class Personal:
         plans = [
             self.planner.plan(0, cohort)[0] for cohort in self.cohorts
         ]  # they find the sizes to pad to
-        self.scored = max((int(plan.phases[1].steps.max()) for plan in plans), default=1)
+        self.scored = max((int(plan.own.phases[1].steps.max()) for plan in plans), default=1)
         self.mode, self.threads = choose(engine, None, _numbers(self.model, population), TOGETHER)
         self.compiled = jax.jit(self._cohort)
 
@@ -144,8 +144,8 @@ class Personal:
         for plan, numbers in self._results(
             params, steps, self.cohorts if clients is None else self._cohorts(clients)
         ):
-            real = plan.phases[1].real
-            own.append(np.broadcast_to(plan.clients[:, None, None], real.shape)[real])
+            real = plan.own.phases[1].real
+            own.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
         owners, size = np.concatenate(own), len(self.population)
         return Gain(
@@ -165,7 +165,7 @@ class Personal:
 
         def one(plan: Plan) -> tuple[Plan, Any]:
             return plan, jax.block_until_ready(
-                self.compiled(params, _slots(plan), plan.clients, plan.phases)
+                self.compiled(params, _slots(plan), plan.own.number, plan.own.phases)
             )
 
         with ThreadPoolExecutor(self.threads) as pool:
@@ -278,7 +278,7 @@ def model_of(
             jax.random.fold_in(jax.random.key(seed), client),
         )
 
-    first = jax.tree.map(lambda leaf: leaf[0], (_slots(plan), plan.phases))
+    first = jax.tree.map(lambda leaf: leaf[0], (_slots(plan), plan.own.phases))
     found = jax.jit(fit)(params, *first)
     held = {name: int(space.sizes[client]) for name, space in spaces.items()}
     return {
@@ -294,19 +294,21 @@ def _tags(model: Model, params: Params) -> dict[str, str]:
 def _slots(plan: Plan) -> dict[str, np.ndarray]:
     """Where each client's rows stand among those of the whole population; past the end for padding."""
     past = np.int32(2**31 - 1)
-    return {name: np.append(union, past)[plan.places[name]] for name, union in plan.union.items()}
+    return {
+        name: np.append(union, past)[plan.own.places[name]]
+        for name, union in plan.shared.union.items()
+    }
 
 
 def _stopped(plan: Plan, steps: int | None, scored: int) -> Plan:
     """The plan with at most so many steps of adapting, and of query batches only those that some
     client has."""
-    support, query = plan.phases
+    support, query = plan.own.phases
     if steps is not None:
         support = support._replace(steps=np.minimum(support.steps, np.int32(steps)))
     batches = {name: field[:, :scored] for name, field in query.batches.items()}
-    return plan._replace(
-        phases=(support, query._replace(sizes=query.sizes[:, :scored], batches=batches))
-    )
+    query = query._replace(sizes=query.sizes[:, :scored], batches=batches)
+    return plan._replace(own=plan.own._replace(phases=(support, query)))
 
 
 def _numbers(model: Model, population: Population) -> int:

@@ -63,7 +63,7 @@ class Kept:
         ]
         for cohort in self.cohorts:  # to find the sizes to pad to
             self.planner.plan(0, cohort)
-        self.mode, _ = choose(engine, 1, run.anatomy.numbers, TOGETHER)
+        self.mode, _ = choose(engine, 1, run.shapes.numbers, TOGETHER)
         self.compiled = jax.jit(self._cohort)
 
     def __call__(self) -> Gain:
@@ -74,10 +74,14 @@ class Kept:
         for cohort in self.cohorts:
             plan, _ = self.planner.plan(0, cohort)
             numbers = self.compiled(
-                params, self.run.memory[0], *self._rows(plan), plan.clients, plan.phases[0].batches
+                params,
+                self.run.memory[0],
+                *self._rows(plan),
+                plan.own.place,
+                plan.own.phases[0].batches,
             )
-            real = plan.phases[0].real
-            owners.append(np.broadcast_to(plan.clients[:, None, None], real.shape)[real])
+            real = plan.own.phases[0].real
+            owners.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
         own, clients = np.concatenate(owners), len(self.population)
         return Gain(
@@ -87,11 +91,11 @@ class Kept:
     def _rows(self, plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Where each client's rows stand in ``params`` and, if it keeps them, in the memory."""
         slots = {
-            name: np.append(space.slots, PAST)[plan.held[name]]
+            name: np.append(space.slots, PAST)[plan.own.held[name]]
             for name, space in self.spaces.items()
         }
         return slots, {
-            name: np.append(known, PAST)[plan.held[name]] for name, known in self.known.items()
+            name: np.append(known, PAST)[plan.own.held[name]] for name, known in self.known.items()
         }
 
     def _cohort(
@@ -109,7 +113,7 @@ class Kept:
             slots, places, number, batches = given
             key = jax.random.fold_in(jax.random.key(0), number)
             rows = take(tables, params, slots)
-            own = take(self.run.anatomy.tags.memory[0], memory, {PER_CLIENT: number, **places})
+            own = take(self.run.shapes.tags.memory[0], memory, {PER_CLIENT: number, **places})
             served = self.serve(rows, own, key)
             trained = {
                 name: _choose(places[tables[name]] < PAST, served[name], rows[name])

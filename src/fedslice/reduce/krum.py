@@ -90,7 +90,7 @@ def worst(share: float) -> Reduce:
 
     def apply(cohort: Cohort) -> tuple[PyTree, Array]:
         alive = cohort.weight > 0
-        loss = jnp.where(alive, cohort.metrics["start_loss"], -jnp.inf)
+        loss = jnp.where(alive, cohort.report.start_loss, -jnp.inf)
         rank = jnp.argsort(jnp.argsort(-loss))
         chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive) - 1e-4))
         masked = jax.tree.map(
@@ -98,4 +98,4 @@ def worst(share: float) -> Reduce:
         )
         return add(cohort._replace(values=masked)), jnp.sum(jnp.where(chosen, cohort.weight, 0))
 
-    return Reduce(f"worst({share:g})", apply)
+    return Reduce(f"worst({share:g})", apply, additive=True)

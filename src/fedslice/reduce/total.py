@@ -50,4 +50,6 @@ def total() -> Reduce:
     >>> total().name
     'sum'
     """
-    return Reduce("sum", lambda cohort: (add(cohort), jnp.sum(cohort.weight)))
+    return Reduce(
+        "sum", lambda cohort: (add(cohort), jnp.sum(cohort.weight)), plain=True, additive=True
+    )

@@ -7,58 +7,58 @@ else takes part."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from fedslice.arrays import Numbers
 from fedslice.data.hashing import GOLDEN, MIX1, MIX2, splitmix
 from fedslice.data.population import Population, numeric
 from fedslice.data.submodel import Submodels
 from fedslice.round.batches import Drawn, fresh, pools
 from fedslice.types import Work
 
-HALVES = MIX2 * np.array(
-    [0x68616C766573], np.uint64
-)  # a domain of their own, beyond the numbers of phases
+HALVES = MIX2 * np.array([0x68616C766573], np.uint64)  # a domain beyond the numbers of phases
+
+
+class Shared(NamedTuple):
+    """What all clients of a round share."""
+
+    round: Numbers  # uint32: rounds done before this one
+    union: dict[str, Numbers]  # per space int32 [U]: slots of the round's rows
+
+
+class Own(NamedTuple):
+    """What each client of a round has of its own: the first axis of every leaf is the cohort, until
+    one of its clients is picked.
+
+    Padding: place N, rows past the end, sizes and steps zero.
+    """
+
+    number: Numbers  # uint32 [K]: what the client's randomness hangs on, wherever it trains
+    place: Numbers  # int32 [K]: where it stands in this population; what memory is indexed by
+    weight: Numbers  # float32 [K]: |D_i|
+    phases: tuple["PhasePlan", ...]
+    places: dict[str, Numbers]  # per space int32 [K, R]: where its rows stand in the union
+    held: dict[str, Numbers]  # the same in the list of all S(i), for client memory
+    sent: dict[str, Numbers]  # as places, without the rows only read; empty: all are sent
+    repeats: Numbers | None = None  # float32 [K]: how often it was drawn; None: once
 
 
 class Plan(NamedTuple):
-    """One round on the working set: NumPy arrays on the host, traced ones in the compiled round.
+    """One round on the working set: NumPy arrays on the host, traced ones in the compiled round."""
 
-    Padding: client number N, slot and place past the end, sizes and steps zero.
-    """
-
-    round: Any  # uint32
-    clients: Any  # int32 [K]
-    weights: Any  # float32 [K]: |D_i|
-    phases: Any  # a PhasePlan for each phase; in the compiled round a Phase of types
-    union: dict[str, Any]  # per space int32 [U]: slots of the round's rows
-    places: dict[str, Any]  # per space int32 [K, R]: where each client's rows stand in the union
-    held: dict[
-        str, Any
-    ]  # per space int32 [K, R]: where they stand in the list of all S(i); for client memory
-    sent: dict[
-        str, Any
-    ]  # per space int32 [K, R]: as places, without the rows only read; empty: all are sent
-    repeats: Any = ()  # float32 [K]: how often each client was drawn; empty: once
-    key: Any = ()  # the run's, put in by the engine: an argument, so that another seed is the same compiled code
-
-    def alone(self) -> "Plan":
-        """What each client has of its own: every leaf has the clients along its first axis."""
-        return self._replace(round=(), union={}, key=())
-
-    def shared(self, plan: "Plan") -> "Plan":
-        """With what all clients of ``plan`` share, but for the rows of the round."""
-        return self._replace(round=plan.round, key=plan.key)
+    shared: Shared
+    own: Own
 
 
 class PhasePlan(NamedTuple):
     """The batches of one phase of the clients' work."""
 
-    steps: Any  # int32 [K]
-    sizes: Any  # int32 [K, S]
-    batches: dict[str, Any]  # [K, S, B, ...]; index fields hold positions among the client's rows
-    examples: Any  # float32 [K]: the examples that they are drawn from
+    steps: Numbers  # int32 [K]
+    sizes: Numbers  # int32 [K, S]
+    batches: dict[str, Numbers]  # [K, S, B, ...]; index fields: positions among the client's rows
+    examples: Numbers  # float32 [K]: the examples that they are drawn from
 
     @property
     def real(self) -> np.ndarray:
@@ -68,14 +68,13 @@ class PhasePlan(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a round moves: real clients and examples, for each client its rows down (S(i)) and up
-    (trained), and the rows of S(i) that newcomers must name first."""
+    """What a round moves: real clients and examples, and for each client its rows down (S(i)) and
+    up (trained)."""
 
     clients: int
     examples: int
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
-    rows_new: int = 0
 
 
 def bucket(need: int) -> int:
@@ -94,7 +93,11 @@ class Planner:
 
     ``fields`` are the columns that batches have (default: all); ``rows`` and ``memory`` as in a
     client part.  With ``repeats`` a cohort may name a client several times; it is planned once, and
-    counted."""
+    counted.
+
+    ``rows`` is ``"touched"``, ``"held"``, or ``"all"``: then the round's rows are all slots,
+    whatever the data.
+    """
 
     def __init__(
         self,
@@ -108,13 +111,17 @@ class Planner:
         repeats: bool = False,
     ) -> None:
         self.population, self.spaces, self.works = population, spaces, works
-        self.memory, self.all_rows, self.repeats = memory, rows == "held", repeats
-        self.capacity: dict[str, int] = {}
+        self.memory, self.rows, self.repeats = memory, rows, repeats
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
         wanted = set(population.columns if fields is None else fields) - indexed
         self.plain = {k: _small(k, v) for k, v in population.columns.items() if k in wanted}
         self.pools = pools(population, works)
+        # no batch has room for more than the examples of the client that has the most
+        self.capacity = {
+            f"batch {phase}": min(work.batch, pool.most)
+            for phase, (work, pool) in enumerate(zip(works, self.pools, strict=True))
+        }
         self.reads_only = [work.part == "support" for work in works]
         self.padded = {
             f for s in spaces.values() for f, p in s.positions.items() if p.size and p.min() < 0
@@ -128,7 +135,7 @@ class Planner:
         """The plan of one round; ``cohort`` is ascending."""
         needed = max(1, len(cohort))
         clients = self._grow("clients", needed, needed)
-        repeats: Any = ()
+        repeats = None
         if self.repeats:
             cohort, times = np.unique(cohort, return_counts=True)
             repeats = _pad(times.astype(np.float32), clients)
@@ -156,8 +163,9 @@ class Planner:
             if sends is not None:
                 sent[name] = sends
             down[name] = space.offsets[cohort + 1] - space.offsets[cohort]
-        numbers = np.full(clients, len(self.population), np.int32)
-        numbers[: len(cohort)] = cohort
+        stands = np.full(clients, len(self.population), np.int32)
+        stands[: len(cohort)] = cohort
+        numbers = _pad(self.population.numbers[cohort].astype(np.uint32), clients)
         phases = tuple(
             PhasePlan(
                 _pad(steps, clients),
@@ -168,24 +176,20 @@ class Planner:
             for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
         )
         weights = _pad(self.population.counts[cohort].astype(np.float32), clients)
-        plan = Plan(np.uint32(round), numbers, weights, phases, union, places, held, sent, repeats)
-        return plan, Traffic(len(cohort), sum(int(sizes.sum()) for _, sizes, _ in drawn), down, up)
+        own = Own(numbers, stands, weights, phases, places, held, sent, repeats)
+        seen = sum(int(sizes.sum()) for _, sizes, _ in drawn)
+        return Plan(Shared(np.uint32(round), union), own), Traffic(len(cohort), seen, down, up)
 
     def _examples(
         self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray
     ) -> Drawn:
-        """The batches of one phase; none has room for more than the examples of the client that has
-        the most."""
-        work = work._replace(batch=min(work.batch, self.pools[phase].most))
-        first = (
-            splitmix(self.key + np.array([round], np.uint64) * GOLDEN)
-            + cohort.astype(np.uint64) * MIX1
-        )
+        """The batches of one phase."""
+        work = work._replace(batch=self.capacity[f"batch {phase}"])
+        numbers = self.population.numbers[cohort].astype(np.uint64)
+        first = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + numbers * MIX1
         stream = first
-        if phase:
-            stream = splitmix(
-                stream + np.array([phase], np.uint64) * MIX2
-            )  # a domain of its own, apart from epochs
+        if phase:  # a domain of its own, apart from epochs
+            stream = splitmix(stream + np.array([phase], np.uint64) * MIX2)
         room = partial(self._grow, f"steps {phase}")
         if work.part != "all" and work.split == "fresh":
             halves = splitmix(first + HALVES)
@@ -251,7 +255,7 @@ class Planner:
 
     def _marks(self, phases: Sequence[Mapping[str, np.ndarray]], total: int) -> np.ndarray:
         """Which of the cohort's S(i), one after the other, the batches of these phases touch."""
-        seen = np.full(total + 1, self.all_rows)
+        seen = np.full(total + 1, self.rows == "held")
         for keys in phases:
             for key in keys.values():
                 seen[key.reshape(-1)] = True
@@ -280,6 +284,8 @@ class Planner:
     def _union(self, name: str, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct slots, padded, and for each of ``slots`` its place among them; no sort, no pass
         over the table."""
+        if self.rows == "all":
+            return np.arange(len(self.spaces[name].ids), dtype=np.int32), slots
         scratch = self.scratch[name]
         number = np.arange(len(slots), dtype=np.int32)
         scratch[slots] = number  # the last writer of a slot stands for it

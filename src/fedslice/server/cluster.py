@@ -10,7 +10,7 @@ import numpy as np
 from fedslice.client.cluster import pick
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Array, Message, Params, PyTree, Rows, Server
+from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Server
 
 
 def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Server:
@@ -53,7 +53,7 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
     def _size() -> float:
         return spread if models > 1 else 0.0
 
-    def step(state: PyTree, message: Message) -> PyTree:
+    def step(state: PyTree, message: Message, key: Key) -> PyTree:
         share = message.extra["member"]  # weight of each model's clients in that of all
         scale = jnp.where(share > 0, 1 / jnp.where(share > 0, share, 1), 0)
 
@@ -70,7 +70,7 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
 
     return Server(
         init,
-        lambda state, survey: state,
+        lambda state: state,
         step,
         lambda state: pick(state, jnp.array(0), tables),
         several=True,

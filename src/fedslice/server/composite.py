@@ -6,11 +6,13 @@
 eta tau comes from the clients, averaged as their updates are.  FedDualAvg's model is exact for idle
 rows too: the threshold t is global.  FedMiD is lazy: rows outside the round are not shrunk."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from fedslice.prox import Regulariser
-from fedslice.types import Message, Params, PyTree, Rows, Server
+from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Server
 
 
 def mirror(regulariser: Regulariser, rate: float = 1.0) -> Server:
@@ -20,13 +22,18 @@ def mirror(regulariser: Regulariser, rate: float = 1.0) -> Server:
     >>> server = mirror(l1(0.1))
     """
 
-    def step(state: PyTree, message: Message) -> PyTree:
+    def step(state: PyTree, message: Message, key: Key) -> PyTree:
         moved = jax.tree.map(lambda x, d: x + rate * d, state, message.update)
         return regulariser.prox(moved, rate * message.extra["time"])
 
-    return Server(
-        lambda params, rows: params, lambda state, survey: state, step, lambda state: state
-    )
+    return Server(lambda params, rows: params, lambda state: state, step, lambda state: state)
+
+
+class Dual(NamedTuple):
+    """The dual state z and the time t; the model is prox_{t psi}(z)."""
+
+    z: Params
+    time: Array
 
 
 def dual(regulariser: Regulariser, rate: float = 1.0) -> Server:
@@ -36,15 +43,14 @@ def dual(regulariser: Regulariser, rate: float = 1.0) -> Server:
     >>> server = dual(l1(0.1))
     """
 
-    def init(params: Params, rows: Rows) -> PyTree:
-        return params, jnp.zeros(())
+    def init(params: Params, rows: Rows) -> Dual:
+        return Dual(params, jnp.zeros(()))
 
-    def step(state: PyTree, message: Message) -> PyTree:
-        z, time = state
-        moved = jax.tree.map(lambda x, d: x + rate * d, z, message.update)
-        return moved, time + rate * message.extra["time"]
+    def step(state: Dual, message: Message, key: Key) -> Dual:
+        moved = jax.tree.map(lambda x, d: x + rate * d, state.z, message.update)
+        return Dual(moved, state.time + rate * message.extra["time"])
 
-    def params(state: PyTree) -> Params:
-        return regulariser.prox(*state)
+    def params(state: Dual) -> Params:
+        return regulariser.prox(state.z, state.time)
 
-    return Server(init, lambda state, survey: state, step, params)
+    return Server(init, lambda state: state, step, params)

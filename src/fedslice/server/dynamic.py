@@ -7,12 +7,21 @@ wait with their lambda; the paper moves all coordinates by lambda / mu in every 
 of Example 1 (N = 100, K = 10, 5 steps of rate 0.1, mu = 0.1, from 1) is at 0.41 after 100 rounds,
 and at -0.51 if it moves in all of them."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.server.scaffold import check_clients
-from fedslice.types import Message, Params, PyTree, Rows, Server
+from fedslice.types import Key, Message, Params, Rows, Server
+
+
+class Dynamic(NamedTuple):
+    """The model, and the mean of all clients' duals."""
+
+    params: Params
+    dual: Params
 
 
 def dynamic(mu: float, clients: int) -> Server:
@@ -25,23 +34,23 @@ def dynamic(mu: float, clients: int) -> Server:
     if not mu > 0:
         raise InputError(f"mu={mu} must be positive: the dual is divided by it")
 
-    def init(params: Params, rows: Rows) -> PyTree:
-        return params, jax.tree.map(jnp.zeros_like, params)
+    def init(params: Params, rows: Rows) -> Dynamic:
+        return Dynamic(params, jax.tree.map(jnp.zeros_like, params))
 
-    def step(state: PyTree, message: Message) -> PyTree:
+    def step(state: Dynamic, message: Message, key: Key) -> Dynamic:
         params, dual = state
         share = mu * message.weight / clients
         dual = jax.tree.map(lambda held, move: held + share * move, dual, message.update)
-        return (
-            jax.tree.map(lambda x, move, held: x + move + held / mu, params, message.update, dual),
-            dual,
+        moved = jax.tree.map(
+            lambda x, move, held: x + move + held / mu, params, message.update, dual
         )
+        return Dynamic(moved, dual)
 
     return Server(
         init,
-        lambda state, survey: state[0],
+        lambda state: state.params,
         step,
-        lambda state: state[0],
+        lambda state: state.params,
         needs_sum=True,
         needs_update=True,
     )

@@ -11,11 +11,19 @@ Adagrad divides by sqrt(v + eps), v from 0.1, where Reddi et al. have sqrt(v) + 
 are global, a row that is first trained late gets no correction: its first step with Adam is (1 -
 b1) / sqrt(1 - b2) of an early one, 1 for 0.9 and 0.99, 3.2 for 0.999."""
 
-import jax
+from typing import NamedTuple
+
 import optax
 
-from fedslice.client.local import check_optimizer
-from fedslice.types import Message, Params, PyTree, Rows, Server
+from fedslice.client.local import check_optimizer, negate
+from fedslice.types import Key, Message, Params, Rows, Server
+
+
+class Optimized(NamedTuple):
+    """The model and the optimizer's state."""
+
+    params: Params
+    optimizer: optax.OptState
 
 
 def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
@@ -26,14 +34,12 @@ def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
     chosen = optax.sgd(1.0) if optimizer is None else optimizer
     check_optimizer(chosen)
 
-    def init(params: Params, rows: Rows) -> PyTree:
-        return params, chosen.init(params)
+    def init(params: Params, rows: Rows) -> Optimized:
+        return Optimized(params, chosen.init(params))
 
-    def step(state: PyTree, message: Message) -> PyTree:
-        params, inner = state
-        updates, inner = chosen.update(
-            jax.tree.map(lambda leaf: -leaf, message.update), inner, params
-        )
-        return optax.apply_updates(params, updates), inner
+    def step(state: Optimized, message: Message, key: Key) -> Optimized:
+        minus = negate(message.update)
+        updates, inner = chosen.update(minus, state.optimizer, state.params)
+        return Optimized(optax.apply_updates(state.params, updates), inner)
 
-    return Server(init, lambda state, survey: state[0], step, lambda state: state[0])
+    return Server(init, lambda state: state.params, step, lambda state: state.params)

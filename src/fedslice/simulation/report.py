@@ -1,10 +1,11 @@
 """What happened in one round of a simulation."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.round.engine import REPORT
+from fedslice.round.engine import REPORT, Figures
 
 
 class Report(NamedTuple):
@@ -14,8 +15,13 @@ class Report(NamedTuple):
     clients: int
     examples: int
     bytes_down: int
-    bytes_up: int
-    values: Any
+    figures: Figures
+    sent: Callable[[Figures], int]
+
+    @property
+    def bytes_up(self) -> int:
+        """What the clients sent; where codes leave numbers out, that is known after the round."""
+        return self.sent(self.figures)
 
     @property
     def loss(self) -> float:
@@ -38,7 +44,7 @@ class Report(NamedTuple):
         return self._value("update_norm")
 
     def _value(self, name: str) -> float:
-        return float(np.asarray(self.values)[REPORT.index(name)])
+        return float(np.asarray(self.figures.values)[REPORT.index(name)])
 
     def __str__(self) -> str:
         failed = f", {self.failed} failed" if self.failed else ""

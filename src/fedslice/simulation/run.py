@@ -19,9 +19,9 @@ from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.errors import DivergedError, InputError
 from fedslice.round.debug import DebugEngine
-from fedslice.round.engine import Engine, choose
-from fedslice.round.plan import Plan, Planner
-from fedslice.round.shapes import Anatomy
+from fedslice.round.engine import Engine, Figures, choose
+from fedslice.round.plan import Plan, Planner, Traffic
+from fedslice.round.shapes import Shapes
 from fedslice.round.store import DiskStore, RamStore
 from fedslice.simulation import checkpoint
 from fedslice.simulation.progress import bar
@@ -62,7 +62,8 @@ class Run:
         self.log = b""
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
-        self.totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
+        self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
+        self._uncounted: list[Report] = []  # whose bytes are known after the round alone
         self.eligible = np.flatnonzero(population.counts)
         self._counts = population.counts[self.eligible]
         if not len(self.eligible):
@@ -77,11 +78,11 @@ class Run:
             population.offsets,
             population.clients,
         )
-        self.anatomy = Anatomy(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
-        tags = self.anatomy.tags
+        self.shapes = Shapes(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
+        tags = self.shapes.tags
         alone = len(self.eligible) == 1
         mode, cores = choose(
-            engine, 1 if alone else threads, self.anatomy.numbers, len(self.cohort(0))
+            engine, 1 if alone else threads, self.shapes.numbers, len(self.cohort(0))
         )
         stateful = bool(jax.tree.leaves(tags.memory))
         works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
@@ -105,11 +106,11 @@ class Run:
         )
         ids = {name: space.ids for name, space in self.spaces.items()}
         self.store: RamStore | DiskStore = (
-            RamStore(self.anatomy.make, tags.state, ids)
+            RamStore(self.shapes.make, tags.state, ids)
             if str(store).lower() == "ram"
-            else DiskStore(self.anatomy.make, tags.state, ids, Path(store))
+            else DiskStore(self.shapes.make, tags.state, ids, Path(store))
         )
-        self.memory = self.anatomy.first_memory()
+        self.memory = self.shapes.first_memory()
         self._pending: deque[Report] = deque()
         self._met, self._met_in = (
             np.zeros(len(population), bool),
@@ -130,14 +131,11 @@ class Run:
         for _ in range(count):
             cohort = self.cohort(self.round)
             plan, traffic = self.planner.plan(self.round, cohort)
-            traffic = traffic._replace(rows_new=self._introduced(cohort))
-            values = self._step(plan)
+            new = self._introduced(cohort)
+            figures = self._step(plan)
             self.round += 1
-            report = Report(
-                self.round, traffic.clients, traffic.examples, *self.anatomy.bytes(traffic), values
-            )
-            for name in self.totals:
-                self.totals[name] += getattr(report, name)
+            report = self._report(traffic, new, figures)
+            self._uncounted.append(report)
             self._pending.append(report)
             if len(self._pending) > LAG:
                 self._check(self._pending.popleft())
@@ -159,35 +157,60 @@ class Run:
         while self._pending:
             self._check(self._pending.popleft())
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """Examples and bytes of all rounds so far."""
+        for report in self._uncounted:
+            for name in self._totals:
+                self._totals[name] += getattr(report, name)
+        self._uncounted.clear()
+        return dict(self._totals)
+
+    def _report(self, traffic: Traffic, new: int, figures: Figures) -> Report:
+        """What the round moved: bytes as if every invitation and every message had been packed."""
+        wire, clients = self.shapes.wire, traffic.clients
+        down = _sum(wire.down(traffic.rows_down), clients)
+        if any(leaf.like.counted for leaf in wire.message.codes):
+
+            def sent(figures: Figures) -> int:
+                items = list(np.asarray(figures.items)[:clients].T.astype(np.int64))
+                return new + _sum(wire.up(traffic.rows_up, items), clients)
+
+        else:
+            up = new + _sum(wire.up(traffic.rows_up), clients)
+
+            def sent(figures: Figures) -> int:
+                return up
+
+        return Report(self.round, clients, traffic.examples, down, figures, sent)
+
     def _introduced(self, cohort: np.ndarray) -> int:
-        """Rows of S(i) of the clients that take part for the first time.  After a checkpoint took
-        it to another round, the cohorts before that one are drawn again: they are a function of the
-        seed."""
+        """Bytes of naming S(i), once, by clients that take part for the first time (Ding et al.
+        2022, algorithm 1, line 5).  After a checkpoint took the run to another round, the cohorts
+        before that one are drawn again: they are a function of the seed."""
         if self._met_in != self.round:
             self._met[:] = False
             for round in range(self.round):
                 self._met[self.cohort(round)] = True
         new = np.unique(cohort[~self._met[cohort]])
         self._met[new], self._met_in = True, self.round + 1
-        return sum(
-            int(np.sum(space.offsets[new + 1] - space.offsets[new]))
-            for space in self.spaces.values()
-        )
+        rows = {name: space.sizes[new] for name, space in self.spaces.items()}
+        return _sum(self.shapes.wire.slice(rows), len(new))
 
-    def _step(self, plan: Plan) -> Any:
+    def _step(self, plan: Plan) -> Figures:
         if isinstance(self.store, RamStore):
-            self.store.state, self.memory, values = self.engine.in_memory(
+            self.store.state, self.memory, figures = self.engine.in_memory(
                 self.store.state, self.memory, plan
             )
-            return values
-        working = self.store.take(plan.union)
-        working, self.memory, values = self.engine.on_working_set(working, self.memory, plan)
-        self.store.put(plan.union, working)
-        return values
+            return figures
+        working = self.store.take(plan.shared.union)
+        working, self.memory, figures = self.engine.on_working_set(working, self.memory, plan)
+        self.store.put(plan.shared.union, working)
+        return figures
 
     def _check(self, report: Report) -> None:
         """Stop a run that went to infinity, saying what to try."""
-        loss, start, failed, norm = np.asarray(report.values).tolist()
+        loss, start, failed, norm = np.asarray(report.figures.values).tolist()
         if self.first_loss is None and failed < report.clients:
             self.first_loss = start
         too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
@@ -239,11 +262,9 @@ class Run:
         where, self.memory, self.log = checkpoint.read(
             Path(folder), self.identity, self.store, self.memory
         )
-        self.round, self.totals, self.first_loss = (
-            where["round"],
-            dict(where["totals"]),
-            where["first_loss"],
-        )
+        self.round, self.first_loss = where["round"], where["first_loss"]
+        self._totals = dict(where["totals"])
+        self._uncounted.clear()
         self.planner.capacity = dict(where["capacity"])
         self._pending.clear()  # rounds under way are of another life
         self.high = where["high"]
@@ -257,11 +278,11 @@ class Run:
             "seed": self.seed,
             "sampler": self.sampler.name,
             "work": [work.identity() for work in self.planner.works],
-            "rows": "held" if self.planner.all_rows else "touched",
+            "rows": self.planner.rows,
             "store": type(self.store).__name__,
             "engine": [engine.mode, *([engine.threads] if engine.mode == "vmap" else [])],
             "population": checkpoint.fingerprint(self.population),
-            "program": self.anatomy.program(),
+            "program": self.shapes.program(),
             "versions": f"fedslice {version('fedslice')}, jax {jax.__version__}",
         }
 
@@ -296,6 +317,11 @@ class Run:
             raise InputError(
                 f"table {space!r} has rows 0 to {size - 1}, asked for {ids.min()} to {ids.max()}"
             )
+
+
+def _sum(bytes: Any, clients: int) -> int:
+    """Of all clients, whether or not they differ."""
+    return int(np.sum(np.broadcast_to(bytes, clients), dtype=np.int64))
 
 
 def simulate(

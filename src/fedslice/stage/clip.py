@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
+from fedslice.stage.codes import opened, times
 from fedslice.types import Array, Key, Message, PyTree, Stage
 
 HUGE = 1e15  # from here on squares are not far from overflowing
@@ -16,21 +17,23 @@ HUGE = 1e15  # from here on squares are not far from overflowing
 def clip(bound: float) -> Stage:
     """Clip the update's L2 norm.
 
-    >>> clip(1.0).weighs
-    False
+    >>> from fedslice.types import ClientReport
+    >>> report = ClientReport(*[jnp.zeros(())] * 4)
+    >>> message = Message({"w": jnp.array([3.0, 4.0])}, jnp.ones(()), report)
+    >>> clip(1.0).encode((), (), message, jax.random.key(0))[0].update["w"].round(2).tolist()
+    [0.6000000238418579, 0.800000011920929]
     """
     if not bound > 0:
         raise InputError(f"clip({bound}): the bound must be positive")
 
-    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        size = norm(message.update)
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        size = norm(opened(message.update))
         factor = jnp.minimum(1, bound / jnp.maximum(size, 1e-30))
-        return (
-            message._replace(update=jax.tree.map(lambda leaf: factor * leaf, message.update)),
-            memory,
-        )
+        return message._replace(update=times(factor, message.update)), memory
 
-    return Stage(lambda params, rows: (), encode, lambda state, total: (total, state), alters=True)
+    return Stage(
+        lambda params, rows: (), encode, lambda state, total, key: (total, state), alters=True
+    )
 
 
 def norm(tree: PyTree) -> Array:

@@ -15,31 +15,30 @@ A bounded error is not yet a small one: the loop lags as with steps of delta, so
 needs a rate to match (1,000 numbers in steps of one level diverge at server rate 1 and settle at
 0.1).
 
-Put it before the mean.  What arrives is what a real server would decode; ``cost`` counts the bytes
-that would be sent."""
+Put it before the mean.  What clients send are :mod:`codes <fedslice.stage.codes>` of the leaves, and
+their bytes are those of the packed message.
+"""
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.types import Array, Key, Message, Params, Parcel, PyTree, Stage
+from fedslice.stage.codes import Factors, Kept, Steps, opened
+from fedslice.types import Array, Key, Message, Params, PyTree, Stage
 
 SLACK = 1e-4  # 0.3 of 50 numbers are 15, whatever the rounding of 0.3
 
 
 class Compressor(NamedTuple):
-    """``leaf(values, memory, key) -> (decoded values, memory)``, the bytes of a leaf, what each
-    leaf remembers; of an unbiased one ``omega(values)``, with E||decoded - values||^2 <= omega
-    ||values||^2."""
+    """``leaf(values, memory, key) -> (code, memory)``, and what each dense leaf remembers; of an
+    unbiased one ``omega(values)``, with E||opened - values||^2 <= omega ||values||^2."""
 
-    leaf: Callable[[Array, PyTree, Key], tuple[Array, PyTree]]
-    cost: Callable[[Parcel], np.ndarray]
+    leaf: Callable[[Array, PyTree, Key], tuple[Any, PyTree]]
     remember: Callable[[Array], PyTree] = lambda leaf: ()
-    places: bool = False  # of numbers are sent, so those of rows need not be
     omega: Callable[[Array], Array] | None = None
 
 
@@ -47,8 +46,13 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
     """A stage that sends updates through ``compressor``; with ``feedback`` clients keep what was
     not sent and add it to their next update.
 
-    >>> compress(quantise(127), feedback=True).weighs
-    False
+    >>> stage = compress(sign(), feedback=True)
+    >>> remembered = stage.remember({"w": jnp.zeros(2)}, ())
+    >>> report = ClientReport(*[jnp.zeros(())] * 4)
+    >>> message = Message({"w": jnp.array([3.0, -1.0])}, jnp.ones(()), report)
+    >>> sent, (error, _) = stage.encode((), remembered, message, jax.random.key(0))
+    >>> opened(sent.update)["w"].tolist(), error["w"].tolist()
+    ([2.0, -2.0], [1.0, 1.0])
     """
 
     def remember(params: Params, tables: Collection[str]) -> PyTree:
@@ -58,37 +62,31 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
             () if path[0].key in tables else compressor.remember(leaf) for path, leaf in leaves
         ]
 
-    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         error, own = memory
         wanted = jax.tree.map(jnp.add, message.update, error) if feedback else message.update
         leaves, tree = jax.tree.flatten(wanted)
         keys = [jax.random.fold_in(key, place) for place in range(len(leaves))]
-        pairs = [
-            compressor.leaf(leaf, kept, k) for leaf, kept, k in zip(leaves, own, keys, strict=True)
-        ]
-        if feedback and compressor.omega is not None:
-            pairs = [
-                (sent / (1 + compressor.omega(v)), kept)
-                for v, (sent, kept) in zip(leaves, pairs, strict=True)
-            ]
-        sent = jax.tree.unflatten(tree, [leaf for leaf, _ in pairs])
-        left = jax.tree.map(jnp.subtract, wanted, sent) if feedback else ()
-        return message._replace(update=sent), (left, [kept for _, kept in pairs])
+        codes, kept = [], []
+        for leaf, remembered, leaf_key in zip(leaves, own, keys, strict=True):
+            code, after = compressor.leaf(leaf, remembered, leaf_key)
+            if feedback and compressor.omega is not None:
+                code = code.times(1 / (1 + compressor.omega(leaf)))
+            codes.append(code)
+            kept.append(after)
+        sent = jax.tree.unflatten(tree, codes)
+        left = jax.tree.map(jnp.subtract, wanted, opened(sent)) if feedback else ()
+        return message._replace(update=sent), (left, kept)
 
-    def cost(wire: dict[str, Parcel]) -> dict[str, Parcel]:
-        changed = {
-            name: parcel._replace(bytes=compressor.cost(parcel)) for name, parcel in wire.items()
-        }
-        sent = {
-            name: changed[name] if name.startswith("['update']") else wire[name] for name in wire
-        }
-        if compressor.places and "rows" in sent:  # every number that is sent tells its own place
-            sent["rows"] = sent["rows"]._replace(bytes=0 * sent["rows"].bytes)
-        return sent
-
-    nothing = lambda params, rows: ()  # noqa: E731
-    passed = lambda state, total: (total, state)  # noqa: E731
-    return Stage(nothing, encode, passed, remember, cost, alters=True, keeps=feedback)
+    return Stage(
+        lambda params, rows: (),
+        encode,
+        lambda state, total, key: (total, state),
+        remember=remember,
+        alters=True,
+        codes=True,
+        keeps=feedback,
+    )
 
 
 def quantise(levels: int = 127) -> Compressor:
@@ -96,71 +94,65 @@ def quantise(levels: int = 127) -> Compressor:
     unbiased.
 
     omega = min(d / levels^2, sqrt(d) / levels) (their lemma 3.1), d the numbers of the leaf that
-    are not zero. Bytes: log2(2 levels + 1) bits for each number and 4 for the norm; 127 levels are
-    one byte."""
+    are not zero.  127 levels are one byte a number.
+    """
     if levels < 1 or int(levels) != levels:
         raise InputError(f"quantise({levels}): give a whole number of levels, at least one")
+    kind = next(kind for kind in (jnp.int8, jnp.int16, jnp.int32) if levels <= jnp.iinfo(kind).max)
 
-    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
+    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Steps, PyTree]:
         most = jnp.maximum(jnp.max(jnp.abs(values)), 1e-30)  # so that squares do not overflow
         size = most * jnp.sqrt(jnp.sum((values / most) ** 2))
         scaled = jnp.abs(values) / jnp.maximum(size, 1e-30) * levels
         steps = jnp.floor(scaled + jax.random.uniform(key, values.shape))
-        return jnp.sign(values) * steps * size / levels, memory
+        steps = jnp.minimum(steps, levels)  # rounding may have gone beyond the norm
+        return Steps((jnp.sign(values) * steps).astype(kind), size, levels), memory
 
     def omega(values: Array) -> Array:
-        root = (
-            jnp.sqrt(jnp.sum(values != 0)) / levels
-        )  # zeros, and so padding, are sent as they are
+        root = jnp.sqrt(jnp.sum(values != 0)) / levels  # zeros, and so padding, are sent as such
         return jnp.minimum(root**2, root)
 
-    bits = float(np.ceil(np.log2(2 * levels + 1)))
-    return Compressor(leaf, lambda parcel: np.ceil(parcel.numbers * bits / 8) + 4, omega=omega)
+    return Compressor(leaf, omega=omega)
 
 
 def largest(share: float) -> Compressor:
-    """Top-k: the largest ``share`` of the numbers that are not zero, of equal ones the first;
-    bytes: 4 for each value, 4 for its place."""
+    """Top-k: the largest ``share`` of the numbers that are not zero, of equal ones the first."""
     _share(share)
 
-    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
+    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Kept, PyTree]:
         flat = jnp.abs(values.reshape(-1))
         order = -jnp.sort(-flat)
         count = jnp.ceil(share * jnp.sum(flat > 0) - SLACK).astype(jnp.int32)
         limit = order[jnp.maximum(count - 1, 0)]
         above, equal = flat > limit, flat == limit
         kept = above | (equal & (jnp.cumsum(equal) <= count - jnp.sum(above)))
-        return jnp.where(kept.reshape(values.shape), values, 0), memory
+        kept = kept.reshape(values.shape)
+        return Kept(jnp.where(kept, values, 0), kept), memory
 
-    return Compressor(leaf, lambda parcel: 8 * np.ceil(share * parcel.numbers - SLACK), places=True)
+    return Compressor(leaf)
 
 
 def random(share: float, unbiased: bool = True) -> Compressor:
-    """Random-k: every number with probability ``share``, divided by it if ``unbiased``; omega = 1 /
-    share - 1, so that with error feedback numbers are sent as they are.
-
-    Bytes: 4 for each value and 8 for the seed, from which the server knows the places.
-    """
+    """Random-k: every number with probability ``share``, divided by it if ``unbiased``; omega =
+    1 / share - 1, so that with error feedback numbers are sent as they are."""
     _share(share)
 
-    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
+    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Kept, PyTree]:
         kept = jax.random.bernoulli(key, share, values.shape)
-        return jnp.where(kept, values / share if unbiased else values, 0), memory
+        return Kept(jnp.where(kept, values / share if unbiased else values, 0), kept), memory
 
-    omega = (lambda values: jnp.asarray(1 / share - 1)) if unbiased else None
-    return Compressor(
-        leaf, lambda parcel: 4 * np.ceil(share * parcel.numbers - SLACK) + 8, omega=omega
-    )
+    return Compressor(leaf, omega=(lambda values: jnp.asarray(1 / share - 1)) if unbiased else None)
 
 
 def sign() -> Compressor:
-    """The signs and the mean size of the numbers that are not zero; bytes: one bit each, and 4."""
+    """The signs and the mean size of the numbers that are not zero: two bits each, for zeros stay
+    zero."""
 
-    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
+    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Steps, PyTree]:
         size = jnp.sum(jnp.abs(values)) / jnp.maximum(jnp.sum(values != 0), 1)
-        return jnp.sign(values) * size, memory
+        return Steps(jnp.sign(values).astype(jnp.int8), size, 1), memory
 
-    return Compressor(leaf, lambda parcel: np.ceil(parcel.numbers / 8) + 4)
+    return Compressor(leaf)
 
 
 def low_rank(rank: int = 2) -> Compressor:
@@ -168,36 +160,26 @@ def low_rank(rank: int = 2) -> Compressor:
     round's factor.
 
     M ~ P Q^T, P = orthonormal(M Q_old), Q = M^T P.  Vectors and rows of tables are sent as they
-    are. Bytes: 4 rank (a + b) for an a x b matrix.  Meant for error feedback."""
+    are.  Meant for error feedback.
+    """
     if rank < 1:
         raise InputError(f"low_rank({rank}): the rank must be at least 1")
 
-    def small(shape: tuple[int, ...] | None) -> bool:
-        if shape is None or len(shape) < 2:
-            return False
-        return rank * (shape[0] + int(np.prod(shape[1:]))) < int(np.prod(shape))
-
     def remember(leaf: Array) -> PyTree:
-        if not small(leaf.shape):
+        width = int(np.prod(leaf.shape[1:]))
+        if leaf.ndim < 2 or rank * (leaf.shape[0] + width) >= leaf.size:
             return ()
-        return jax.random.normal(jax.random.key(rank), (int(np.prod(leaf.shape[1:])), rank))
+        return jax.random.normal(jax.random.key(rank), (width, rank))
 
-    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Array, PyTree]:
+    def leaf(values: Array, memory: PyTree, key: Key) -> tuple[Any, PyTree]:
         if isinstance(memory, tuple):
             return values, memory
         matrix = values.reshape(values.shape[0], -1)
         left, _ = jnp.linalg.qr(matrix @ memory)
         right = matrix.T @ left
-        return (left @ right.T).reshape(values.shape), right
+        return Factors(left, right, values.shape), right
 
-    def cost(parcel: Parcel) -> np.ndarray:
-        if parcel.shape is None or not small(parcel.shape):
-            return parcel.bytes
-        return np.full_like(
-            parcel.bytes, 4 * rank * (parcel.shape[0] + int(np.prod(parcel.shape[1:])))
-        )
-
-    return Compressor(leaf, cost, remember)
+    return Compressor(leaf, remember)
 
 
 def _share(share: float) -> None:

@@ -14,12 +14,12 @@ only those who came step; as long as b does not depend on who that is, the mean 
 rate (F_i - b), the ascent at K/N of the rate.  So b is the mean loss of the round *before* (0 in
 the first one), which keeps lambda from drifting off."""
 
-import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.stage.clip import norm
+from fedslice.stage.codes import opened, times
 from fedslice.stage.mean import coefficients, correct, scale
 from fedslice.types import Key, Message, Params, PyTree, Rows, Stage
 
@@ -30,8 +30,12 @@ def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | Non
     """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate;
     ``coefficient`` as for the mean, by default ``"uniform"``.
 
-    >>> qffl(1.0, 0.1).weighs
-    True
+    >>> from fedslice.types import ClientReport
+    >>> report = ClientReport(*[jnp.array(2.0)] * 4)
+    >>> message = Message({"w": jnp.array([0.1])}, jnp.array(5.0), report)
+    >>> sent, _ = qffl(1.0, 0.1).encode((), (), message, jax.random.key(0))
+    >>> sent.update["w"].tolist(), float(sent.weight)  # F L delta;  ||L delta||^2 + L F
+    ([2.0], 21.0)
     """
     if q < 0 or not rate > 0:
         raise InputError(f"q-FFL needs q >= 0 and a positive client rate, got q={q}, rate={rate}")
@@ -40,17 +44,17 @@ def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | Non
     def init(params: Params, rows: Rows) -> PyTree:
         return coefficients(heat, rows, counted)
 
-    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        loss = jnp.maximum(message.metrics["start_loss"], 1e-10)
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        loss = jnp.maximum(message.report.start_loss, 1e-10)
         alive = (message.weight > 0).astype(jnp.float32)
         power = loss**q
-        square = jnp.square(smooth * norm(message.update))
+        square = jnp.square(smooth * norm(opened(message.update)))
         share = alive * (q * loss ** (q - 1) * square + smooth * power)
         weighted = scale(message, share)  # extras are averaged by h_i
-        update = jax.tree.map(lambda leaf: alive * power * smooth * leaf, message.update)
+        update = times(alive * power * smooth, message.update)
         return weighted._replace(update=update, weight=share), memory
 
-    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
         factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
         return correct(scale(total, factor), state), state
 
@@ -71,8 +75,8 @@ def agnostic(rate: float) -> Stage:
     """AFL's weights, to stand before ``mean("examples")``; every client's log lambda is kept with
     it.
 
-    >>> agnostic(0.1).weighs
-    False
+    >>> agnostic(0.1).init({}, {})
+    {'mean_loss': Array(0., dtype=float32)}
     """
     if not rate >= 0:
         raise InputError(f"agnostic({rate}): the rate of the ascent must not be negative")
@@ -80,17 +84,24 @@ def agnostic(rate: float) -> Stage:
     def init(params: Params, rows: Rows) -> PyTree:
         return {"mean_loss": jnp.zeros(())}
 
-    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        loss = message.metrics["start_loss"]
-        new = jnp.clip(memory + rate * (loss - state["mean_loss"]), -LARGEST, LARGEST)
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        loss = message.report.start_loss
+        new = jnp.clip(memory + rate * (loss - offer["mean_loss"]), -LARGEST, LARGEST)
         weight = jnp.where(message.weight > 0, jnp.exp(memory), 0)
         return message._replace(weight=weight, extra={**message.extra, "loss": loss}), new
 
-    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
         extra = dict(total.extra)
         loss = extra.pop("loss")
         return total._replace(extra=extra), {
             "mean_loss": jnp.where(total.weight > 0, loss, state["mean_loss"])
         }
 
-    return Stage(init, encode, decode, remember=lambda params, tables: jnp.zeros(()), keeps=True)
+    return Stage(
+        init,
+        encode,
+        decode,
+        offer=lambda state: state,
+        remember=lambda params, tables: jnp.zeros(()),
+        keeps=True,
+    )

@@ -1,7 +1,9 @@
 """The weighted mean of the cohort's updates, with or without heat correction.
 
-    FedAvg     mean_m = sum_i w_i delta_{i,m} / sum_i w_i                          (McMahan et al. 2017)
-    FedSubAvg  mean_m = c_m * the same,  c_m = sum_all w / sum_{i: m in S(i)} w_i   (Ding et al. 2022; N / n_m if w = 1)
+    FedAvg     mean_m = sum_i w_i delta_{i,m} / sum_i w_i
+    FedSubAvg  mean_m = c_m * the same,  c_m = sum_all w / sum_{i: m in S(i)} w_i
+
+(McMahan et al. 2017; Ding et al. 2022, where w = 1 and c_m = N / n_m).
 
 The sums without a condition run over the cohort and over all clients.  Dense leaves are held by
 all: c = 1.
@@ -9,7 +11,12 @@ all: c = 1.
 With w = 1 and a cohort drawn uniformly, E[mean_m] is the mean over the row's holders, exactly.
 With w = |D_i| it is a *ratio estimator*: the cohort's sum of weights is random too, so that E is
 right only up to O(1/K).  Draws in proportion to |D_i| (``sampling.weighted``), averaged uniformly
-with c_m by examples, have the holders' weighted mean exactly."""
+with c_m by examples, have the holders' weighted mean exactly.
+
+A fixed ``denominator`` stands in the place of the cohort's sum of weights: with cohorts of random
+size (Poisson) the expected sum of weights is unbiased, and what one client adds does not depend on
+who else came, which differential privacy needs.
+"""
 
 from collections.abc import Callable
 
@@ -18,6 +25,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.heat import Heat
+from fedslice.stage.codes import times
 from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Stage
 
 WEIGHTS: dict[str, Callable[[Message], Array]] = {
@@ -30,6 +38,7 @@ def mean(
     weights: str | Callable[[Message], Array] = "examples",
     heat: Heat | None = None,
     coefficient: str | None = None,
+    denominator: float | None = None,
 ) -> Stage:
     """Mean by ``"examples"``, ``"uniform"``, or any function of a client's message; ``heat``
     corrects table rows.
@@ -38,8 +47,13 @@ def mean(
     with a coefficient by examples are for clients that are *drawn* in proportion to their examples
     (``sampling.weighted``).
 
-    >>> mean("uniform").weighs
-    True
+    >>> from fedslice.types import ClientReport
+    >>> total = Message({"w": jnp.array([6.0])}, jnp.array(3.0), ClientReport(*[jnp.zeros(2)] * 4))
+    >>> [
+    ...     stage.decode({}, total, jax.random.key(0))[0].update["w"].tolist()
+    ...     for stage in (mean(), mean(denominator=4))
+    ... ]
+    [[2.0], [1.5]]
     """
     if isinstance(weights, str) and weights not in WEIGHTS:
         raise InputError(
@@ -53,6 +67,8 @@ def mean(
         )
     if coefficient not in (None, *WEIGHTS):
         raise InputError(f"coefficient={coefficient!r} is not known: use one of {sorted(WEIGHTS)}")
+    if denominator is not None and not denominator > 0:
+        raise InputError(f"denominator={denominator} must be positive: it divides the sum")
     said = weights if isinstance(weights, str) else ""
     counted = coefficient or said
     weigh = WEIGHTS[weights] if isinstance(weights, str) else weights
@@ -60,14 +76,13 @@ def mean(
     def init(params: Params, rows: Rows) -> PyTree:
         return coefficients(heat, rows, counted)
 
-    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        weight = jnp.where(
-            message.weight > 0, weigh(message), 0
-        )  # weight zero stays zero: failed or empty clients
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        weight = jnp.where(message.weight > 0, weigh(message), 0)  # of failed or empty clients zero
         return scale(message, weight)._replace(weight=weight), memory
 
-    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
-        factor = 1 / jnp.where(total.weight > 0, total.weight, 1)
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        weight = total.weight if denominator is None else jnp.float32(denominator)
+        factor = 1 / jnp.where(weight > 0, weight, 1)
         return correct(scale(total, factor), state), state
 
     factor_by = "" if heat is None else counted
@@ -85,7 +100,7 @@ def coefficients(heat: Heat | None, rows: Rows, weights: str) -> dict[str, Array
 
 def scale(message: Message, factor: Array) -> Message:
     """Update and extra times a number."""
-    update, extra = jax.tree.map(lambda leaf: factor * leaf, (message.update, message.extra))
+    update, extra = times(factor, (message.update, message.extra))
     return message._replace(update=update, extra=extra)
 
 

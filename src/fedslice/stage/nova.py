@@ -12,14 +12,18 @@ together:
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedslice.errors import InputError
-from fedslice.types import Array, Key, Message, PyTree, Stage
+from fedslice.stage.codes import over
+from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Stage
 
 
-def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
+def nova(
+    momentum: float = 0.0, proximal: float = 0.0, schedule: optax.Schedule | None = None
+) -> Stage:
     """Normalise by the local solver: ``momentum`` rho, ``proximal`` eta * mu, eta the rate before
-    its schedule.
+    its ``schedule``, a factor by round.
 
     >>> float(progress(jnp.array(3.0), momentum=0.5, proximal=0.0))
     4.25
@@ -29,23 +33,23 @@ def nova(momentum: float = 0.0, proximal: float = 0.0) -> Stage:
             f"nova(momentum={momentum}, proximal={proximal}): both must be from 0 to below 1"
         )
 
-    def encode(state: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        pull = proximal * message.metrics.get("factor", jnp.ones(()))
-        size = jnp.maximum(progress(message.metrics["steps"], momentum, pull), 1e-30)
-        update = jax.tree.map(lambda leaf: leaf / size, message.update)
-        return message._replace(update=update, extra={**message.extra, "progress": size}), memory
+    def init(params: Params, rows: Rows) -> PyTree:
+        return () if schedule is None else {"round": jnp.zeros((), jnp.int32)}
 
-    def decode(state: PyTree, total: Message) -> tuple[Message, PyTree]:
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        pull = proximal * (jnp.ones(()) if schedule is None else schedule(offer["round"]))
+        size = jnp.maximum(progress(message.report.steps, momentum, pull), 1e-30)
+        extra = {**message.extra, "progress": size}
+        return message._replace(update=over(message.update, size), extra=extra), memory
+
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
         extra = dict(total.extra)
         effective = extra.pop("progress")
-        return (
-            total._replace(
-                update=jax.tree.map(lambda leaf: effective * leaf, total.update), extra=extra
-            ),
-            state,
-        )
+        update = jax.tree.map(lambda leaf: effective * leaf, total.update)
+        after = jax.tree.map(lambda round: round + 1, state)
+        return total._replace(update=update, extra=extra), after
 
-    return Stage(lambda params, rows: (), encode, decode, alters=True)
+    return Stage(init, encode, decode, offer=lambda state: state, alters=True)
 
 
 def progress(steps: Array, momentum: float, proximal: Array | float) -> Array:

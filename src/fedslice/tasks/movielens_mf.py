@@ -147,7 +147,7 @@ def divide(people: Population, split: str, part: str) -> tuple[Population, Popul
             )
         order = np.random.default_rng(0).permutation(len(people))
         held = order[:tenth] if part == "test" else order[tenth : 2 * tenth]
-        return people.subset(order[2 * tenth :]), people.subset(held)
+        return people.subset(order[2 * tenth :]).renumbered(), people.subset(held).renumbered()
     place = _places(people, people.columns["time"])
     counts = people.counts[people.owners]
     first, last = (

@@ -107,7 +107,7 @@ def _task(data: Tweets, source: str) -> Task:
     people = Population.from_arrays(data.owner, names, tokens=data.tokens, label=data.label)
     people = Population(people.columns, people.offsets, data.users[people.clients], names)
     both = [people.select(~data.test), people.select(data.test)]
-    train, test = (part.subset(np.flatnonzero(part.counts)) for part in both)
+    train, test = (part.subset(np.flatnonzero(part.counts)).renumbered() for part in both)
     model = classifier_lstm(len(data.words))
     return Task(
         NAME,

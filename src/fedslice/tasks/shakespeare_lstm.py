@@ -79,7 +79,7 @@ def _task(data: Sequences, source: str) -> Task:
     people = Population.from_arrays(data.owner, names, tokens=data.tokens, next=data.next)
     people = Population(people.columns, people.offsets, data.roles[people.clients], names)
     both = [people.select(~data.test), people.select(data.test)]
-    train, test = (part.subset(np.flatnonzero(part.counts)) for part in both)
+    train, test = (part.subset(np.flatnonzero(part.counts)).renumbered() for part in both)
     model = language_lstm(
         len(CHARACTERS), len(SPECIALS), embedding=8, hidden=256, layers=2, project=None
     )
