@@ -21,7 +21,8 @@ def algorithm(
 
     >>> import optax, fedslice as fs
     >>> model = fs.tasks.quadratic.example1(clients=4).model
-    >>> algorithm(fs.client.sgd(model, optax.sgd(0.1)), [fs.stage.mean()], fs.server.optimize()).name
+    >>> learner = fs.client.sgd(model, optax.sgd(0.1))
+    >>> algorithm(learner, [fs.stage.mean()], fs.server.optimize()).name
     'custom'
     """
     weighing = sum(stage.weighs for stage in stages)
@@ -63,7 +64,8 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     """Refuse a sampler with which the algorithm's mean is not what it says.
 
     Drawn in proportion to their examples, clients must not be weighted by them again, and a row's
-    holders come as often as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|."""
+    holders come as often as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|.
+    """
     name, mean = algorithm.name, algorithm.stages[-1]
     if algorithm.client.everyone and not sampler.everyone:
         raise InputError(

@@ -15,7 +15,8 @@ class Sampler(NamedTuple):
 
     One that takes ``everyone`` has all clients in every round.  One that goes ``by_examples`` draws
     with replacement: a client that it names twice counts twice, as if it had sent its message
-    twice."""
+    twice.
+    """
 
     name: str
     draw: Callable[[np.random.Generator, np.ndarray], np.ndarray]
@@ -25,7 +26,8 @@ class Sampler(NamedTuple):
     def cohort(self, seed: int, round: int, counts: np.ndarray) -> np.ndarray:
         """The clients of one round, ascending: the canonical order in which everything is summed.
 
-        >>> uniform(3).cohort(0, 7, np.ones(10)).tolist() == uniform(3).cohort(0, 7, np.ones(10)).tolist()
+        >>> first, again = (uniform(3).cohort(0, 7, np.ones(10)) for _ in range(2))
+        >>> first.tolist() == again.tolist()
         True
         """
         return np.sort(self.draw(np.random.default_rng((seed, round)), counts))
