@@ -182,7 +182,8 @@ def main():
     print(f"{'':<28}{'median':>8}{'min':>8}{'processor':>11}{'/ best bare':>13}")
     for name, value in medians.items():
         print(
-            f"{name:<28}{value:>8.0f}{min(walls[name]):>8.0f}{min(works[name]):>11.0f}{value / best:>13.2f}"
+            f"{name:<28}{value:>8.0f}{min(walls[name]):>8.0f}{min(works[name]):>11.0f}"
+            f"{value / best:>13.2f}"
         )
 
 

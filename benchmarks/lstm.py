@@ -3,10 +3,11 @@ run.
 
 50 clients, 10 steps of batch 5, texts of 25 tokens, two LSTM layers of 100 over a table of 10,000 x
 25 of which a client holds 300 rows.  The bare loops do the same work on the same plans, made
-beforehand, and nothing else. CentralSGD sees as many examples.  Contestants take turns; medians and
-minima over turns, and the processor time of all threads, which on a busy machine says more.
+beforehand, and nothing else.  CentralSGD sees as many examples.  Contestants take turns; medians
+and minima over turns, and the processor time of all threads, which on a busy machine says more.
 
-    python benchmarks/lstm.py                # two host devices for the bare loops; fedslice uses the first
+    python benchmarks/lstm.py                # two host devices for the bare loops;
+                                             # fedslice uses the first
     python benchmarks/lstm.py --devices 1    # without: threads only
 """
 

@@ -3,8 +3,9 @@ on a quiet machine.
 
 100 clients, at most 50 + 50 steps of batch 5 (R: of 5 passes over support; U: of one over query),
 dimension 50, 3,706 films, users with as many ratings as in MovieLens-1M after the cut: median 96,
-at most 300 (Singhal et al. 2021). The bare loops get their batches ready-made; fedslice samples,
-plans, reports and checks."""
+at most 300 (Singhal et al. 2021).  The bare loops get their batches ready-made; fedslice samples,
+plans, reports and checks.
+"""
 
 import argparse
 import itertools
@@ -44,7 +45,7 @@ def raters(seed=0):
 
 
 class Bare:
-    """The same round written by hand for this one model: a block of rows [300, 50] for each client."""
+    """The same round written by hand for this one model: a block of rows [300, 50] a client."""
 
     def __init__(self, people, mode, client):
         self.people, self.part = people, halves.assign(people, "half")
@@ -80,7 +81,7 @@ class Bare:
         return places, keys, support, query, query[1].sum(1).astype(np.float32)
 
     def _batches(self, which, who, passes, rng):
-        """Positions among the client's films with their ratings, sizes of batches, number of steps."""
+        """Positions among the client's films and ratings, sizes of batches, number of steps."""
         pairs, sizes = (
             np.zeros((2, K, MOST_STEPS, BATCH), np.float32),
             np.zeros((K, MOST_STEPS), np.int32),

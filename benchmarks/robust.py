@@ -31,7 +31,7 @@ SHARE, RATE = 0.2, 0.3
 
 
 def marked(population, attack):
-    """With a column that says what a client does: the attack's number for a random fifth, else 0."""
+    """With a column for what a client does: the attack's number for a random fifth, else 0."""
     bad = np.random.default_rng(1).permutation(len(population)) < round(SHARE * len(population))
     column = np.where(bad, attack, 0).astype(np.float32)[population.owners]
     return fs.Population(

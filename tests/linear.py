@@ -27,7 +27,7 @@ def dense(first: np.ndarray) -> Model:
 
 
 def features(population: Population) -> np.ndarray:
-    """One row an example: the loss is (features @ theta - x)^2, theta the table and then the bias."""
+    """One row an example: the loss is (features @ theta - x)^2, theta the table, then the bias."""
     found = np.zeros((population.examples, ROWS + 1))
     history = population.columns["history"]
     for place in range(history.shape[1]):

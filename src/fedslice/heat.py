@@ -2,7 +2,8 @@
 
 Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.  The
 update of row m is multiplied by N / n_m; with clients weighted by their examples, by sum_i w_i /
-sum_{i: m in S(i)} w_i."""
+sum_{i: m in S(i)} w_i.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -64,7 +65,8 @@ class Heat(NamedTuple):
         another population, which does not know a row that is ``held`` in this one: it would not be
         corrected.
 
-        >>> heat = Heat(4, 10.0, {"w": np.array([3])}, {"w": np.array([[4.0, 10.0]])}, fields={"w": ("item",)})
+        >>> ids, counts = {"w": np.array([3])}, {"w": np.array([[4.0, 10.0]])}
+        >>> heat = Heat(4, 10.0, ids, counts, fields={"w": ("item",)})
         >>> heat.check_population({"w": ("item",)}, {"w": np.array([3])})
         """
         for name, given in self.fields.items():
@@ -110,7 +112,8 @@ class Heat(NamedTuple):
         dense ones; rows that nobody holds do not count.  The name is Ding et al.'s: the larger it
         is, the *denser* are the slices.
 
-        >>> Heat(4, 10.0, {"w": np.array([3, 8])}, {"w": np.array([[4, 10], [1, 2]])}, {"w": 2}, dense=1).sparsity
+        >>> ids, counts = {"w": np.array([3, 8])}, {"w": np.array([[4, 10], [1, 2]])}
+        >>> Heat(4, 10.0, ids, counts, {"w": 2}, dense=1).sparsity
         0.7
         """
         widths = {table: self.widths.get(table, 1) for table in self.ids}

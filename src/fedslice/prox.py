@@ -36,7 +36,8 @@ def l1(strength: float) -> Regulariser:
 def group(strength: float) -> Regulariser:
     """strength * sum of the L2 norms of rows (leading axis): whole rows become zero.
 
-    >>> group(1.0).prox({"w": jnp.array([[3.0, 4.0], [0.1, 0.0]])}, jnp.array(1.0))["w"].round(1).tolist()
+    >>> params = {"w": jnp.array([[3.0, 4.0], [0.1, 0.0]])}
+    >>> group(1.0).prox(params, jnp.array(1.0))["w"].round(1).tolist()
     [[2.4000000953674316, 3.200000047683716], [0.0, 0.0]]
     """
     _positive(strength)

@@ -1,4 +1,4 @@
-"""The catalogue: one text for the command line and the docs, settings that become parts, refusals."""
+"""The catalogue: one text for command line and docs, settings that become parts, refusals."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -246,9 +246,8 @@ def test_settings_are_what_is_used() -> None:
     """What a run records: nothing that its algorithm ignores, and what it chooses itself."""
     used = {name: settings_for(TASK, name, []).values for name in ALGORITHMS}
     assert all(not set(method.unused) & set(used[name]) for name, method in ALGORITHMS.items())
-    assert [used[name].get("heat", False) for name in ("fedavg", "fedsubavg", "scaffold", "scaffold-heat", "mime")] == [
-        False, True, False, True, True,
-    ]  # fmt: skip
+    names = ("fedavg", "fedsubavg", "scaffold", "scaffold-heat", "mime")
+    assert [used[name].get("heat", False) for name in names] == [False, True, False, True, True]
     assert [used[name]["weights"] for name in ("scaffold", "feddyn", "reptile", "maml")] == [
         "examples", "uniform", "uniform", "uniform",
     ]  # fmt: skip

@@ -27,8 +27,8 @@ def lines(text: str) -> list[dict]:
 def test_json_lines_are_what_scripts_rely_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = main(["run", *SMALL, "--algorithm", "fedsubavg", "--rounds", "7", "--seed", "3", "--eval-every", "3",
-                 "--out", str(tmp_path / "r"), "--json"])  # fmt: skip
+    code = main(["run", *SMALL, "--algorithm", "fedsubavg", "--rounds", "7", "--seed", "3",
+                 "--eval-every", "3", "--out", str(tmp_path / "r"), "--json"])  # fmt: skip
     rows = lines(capsys.readouterr().out)
     assert code == 0
     assert [row["round"] for row in rows[:-1]] == [0, 3, 6, 7]
@@ -164,8 +164,10 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
         (["export", "/no/such/run", "x.npz"], "finished run"),
     ],
 )
-def test_wrong_usage_says_what_to_do(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                     capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_wrong_usage_says_what_to_do(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     caught = capsys.readouterr()
@@ -415,7 +417,7 @@ def test_labels_other_than_0_and_1_are_refused(
 def test_own_data_are_told_by_their_values_and_too_few_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Seconds since 1970 are whole numbers, and each would get a weight of its own without a word."""
+    """Seconds since 1970 are whole numbers: each would get a weight of its own without a word."""
     file = tmp_path / "clicks.csv"
     how = [
         "run",

@@ -11,8 +11,8 @@ from fedslice.cli.export import Exported, Rows, write_model
 from fedslice.cli.recommend import read_ratings, recommend
 from fedslice.errors import InputError
 
-NAMES = ["Alien (1979)", "Aliens (1986)", "Matrix, The (1999)", "Notting Hill (1999)", "Amélie (2001)", "Rare (1950)",
-         "Titanic (1953)", "Titanic (1997)"]  # fmt: skip
+NAMES = ["Alien (1979)", "Aliens (1986)", "Matrix, The (1999)", "Notting Hill (1999)",
+         "Amélie (2001)", "Rare (1950)", "Titanic (1953)", "Titanic (1997)"]  # fmt: skip
 HEAT = np.array([50, 40, 60, 30, 20, 2, 15, 90])
 
 
@@ -24,7 +24,7 @@ def model() -> Exported:
 
 
 def test_against_least_squares() -> None:
-    """Many steps of SGD on consistent ratings find the vector that explains them: scores are u . q."""
+    """Many SGD steps on consistent ratings find the vector that explains them: scores are u . q."""
     found = recommend(
         model(), {"Alien (1979)": 4.0, "Notting Hill (1999)": 2.0}, steps=2000, fewest=0
     )

@@ -71,7 +71,7 @@ def test_fixed_point_on_quadratics(pull: float) -> None:
 
 
 def test_a_newcomer_is_pulled_too() -> None:
-    """F_i = a_i (v - c_i)^2 / 2 from w = 2: v = (a c + lambda w) / (a + lambda) after enough steps."""
+    """F_i = a_i (v - c_i)^2 / 2 from w = 2: v = (a c + lambda w) / (a + lambda) in the end."""
     curve, centre = np.array([0.5, 2.0]), np.array([-1.0, 4.0])
     model = Model(
         lambda key: {"x": jnp.array(2.0)}, lambda p, b: b["a"] * (p["x"] - b["c"]) ** 2 / 2

@@ -3,7 +3,8 @@ NumPy.
 
 F_i(x) = 1/2 (x - c_i)^T A_i (x - c_i).  All examples of a client are alike, so every mini-batch
 gives the exact gradient A_i (x - c_i), and passes over unequal numbers of examples give unequal
-numbers of local steps."""
+numbers of local steps.
+"""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -79,7 +80,8 @@ def x_of(run: Run) -> np.ndarray:
 
 
 def pulls(steps: np.ndarray, rate: float = RATE) -> np.ndarray:
-    """P_i = I - (I - eta A_i)^tau_i: tau_i exact steps of rate eta from x end in x - P_i (x - c_i)."""
+    """P_i = I - (I - eta A_i)^tau_i: tau_i exact steps of rate eta from x end in
+    x - P_i (x - c_i)."""
     powers = [
         np.linalg.matrix_power(np.eye(DIM) - rate * a, t) for a, t in zip(A, steps, strict=True)
     ]
@@ -111,7 +113,8 @@ def test_fedavg_stops_at_its_own_fixed_point_which_is_not_the_optimum() -> None:
     eta A_i: the optimum.
 
     The map x -> mean y_i contracts by max |1 - P| <= (1 - 0.1)^4 or so a round: 60 rounds are
-    plenty."""
+    plenty.
+    """
     run = run_of(R.fedavg(MODEL, optax.sgd(RATE), steps=4, batch=1, weights="uniform"), EVEN, 60)
     fixed = balance(np.ones(N), pulls(np.full(N, 4)))
     np.testing.assert_allclose(x_of(run), fixed, **CLOSE)
@@ -152,7 +155,7 @@ def test_fedprox_has_its_closed_form(mu: float) -> None:
 
 
 def test_fedprox_pulls_towards_the_global_model() -> None:
-    """One client: in A's eigenbasis every part of z shrinks as mu grows, for eta (A + mu) below 1."""
+    """One client: in A's eigenbasis every part of z shrinks as mu grows, for eta (A + mu) < 1."""
     alone = EVEN.subset(np.array([1]))
     sizes = [
         np.linalg.norm(
@@ -170,7 +173,7 @@ def test_fedprox_pulls_towards_the_global_model() -> None:
 def scaffold_in_numpy(
     cohorts: list[np.ndarray], steps: np.ndarray, option: int, server_rate: float, sign: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Algorithm 1 of Karimireddy et al. (2020), line by line; ``sign`` -1 reverses the correction."""
+    """Algorithm 1 of Karimireddy et al. 2020, line by line; ``sign`` -1 reverses the correction."""
     x, c, own = START.copy(), np.zeros(DIM), np.zeros((N, DIM))
     for cohort in cohorts:
         moves, changes = [], []
@@ -268,7 +271,8 @@ def test_mime_of_one_step_is_server_momentum() -> None:
     step, trace m included.
 
     The state is frozen during the step and then moves with c as SGDM's would, so the runs stay
-    together."""
+    together.
+    """
     optimizer = optax.sgd(RATE, momentum=0.9)
     mime = run_of(R.mime(MODEL, optimizer, steps=1, batch=1), UNEVEN, 6)
     sgdm = run_of(R.fedsgd(MODEL, server=optimizer), UNEVEN, 6)
@@ -344,8 +348,9 @@ def test_fednova_is_consistent_where_fedavg_is_not() -> None:
     (x - c_i) = 0.
 
     P_i = tau_i eta A_i + O(eta^2), so as eta -> 0 FedNova's becomes the optimum and FedAvg's that
-    of sum tau_i F_i. With eta = 0.01 the remaining gap of FedNova is of order eta tau |A| |x - c| /
-    2 ~ 0.05."""
+    of sum tau_i F_i.  With eta = 0.01 the remaining gap of FedNova is of order
+    eta tau |A| |x - c| / 2 ~ 0.05.
+    """
     rate, rounds = 0.01, 700  # the gap shrinks by about 1 - eta tau_eff 0.9 ~ 0.973 a round
     ends = {}
     for recipe in (R.fedavg, R.fednova):
@@ -386,7 +391,7 @@ def test_progress_of_momentum_and_a_proximal_term_together() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
 def test_progress_of_a_proximal_term(steps: int) -> None:
-    """The gradient of step k is shrunk by (1 - eta mu) in each of the tau - 1 - k steps after it."""
+    """The gradient of step k is shrunk by 1 - eta mu in each of the tau - 1 - k steps after it."""
     expected = sum((1 - 0.3) ** (steps - 1 - k) for k in range(steps))
     assert float(progress(jnp.array(float(steps)), 0.0, 0.3)) == pytest.approx(expected, rel=1e-6)
 
@@ -500,7 +505,8 @@ def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     row by row.
 
     Every client keeps numbers for its own rows only: its variate, or minus its dual, is its own
-    gradient there."""
+    gradient there.
+    """
     task = sparse.task
     work: dict[str, Any] = {
         "clients": len(task.train),

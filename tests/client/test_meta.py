@@ -204,7 +204,7 @@ def test_local_leaves_take_both_steps_and_stay(first_order: bool) -> None:
 
 
 def test_noise_differs_between_support_and_query() -> None:
-    """F = n x + x^2 / 2, n drawn anew: x' = x - alpha (n_s + x), and the step is rate (n_q + x')."""
+    """F = n x + x^2 / 2, n drawn anew: x' = x - alpha (n_s + x), the step is rate (n_q + x')."""
 
     def loss(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
         noise = jax.random.normal(batch["step_key"]) if "step_key" in batch else 0.0

@@ -61,7 +61,8 @@ def recursion(found: np.ndarray, rho: float) -> np.ndarray:
     v_t = T_{t-1}^-1 u_t (Sherman-Morrison)
 
         T_t^-1 = T_{t-1}^-1 - g_t v_t v_t^T / (1 + g_t u_t.v_t)
-        d_t = T_t^-1 mean_t = d_{t-1} + (1/t - g_t u_t.d_{t-1}) / (1 + g_t u_t.v_t) v_t,   mean_t = mean_{t-1} + u_t / t
+        d_t = T_t^-1 mean_t = d_{t-1} + (1/t - g_t u_t.d_{t-1}) / (1 + g_t u_t.v_t) v_t
+        mean_t = mean_{t-1} + u_t / t
     """
     mean = found[0].copy()
     delta = mean.copy()

@@ -210,7 +210,7 @@ def test_local_leaves_are_neither_sent_nor_kept() -> None:
 
 
 def test_clients_without_query_change_nothing() -> None:
-    """One example is support.  Next to others they send nothing; alone they have nothing to train."""
+    """One example is support.  Next to others they send nothing; alone they cannot train."""
     model = matrix_model()
     with pytest.raises(InputError, match="no client has a query example with split='half'"):
         run_of(recon(model, steps=2, reconstruct_steps=2), raters((1,) * 5))

@@ -292,7 +292,8 @@ def test_every_judge_compares_names() -> None:
 def test_a_reconstruction_of_local_buckets_passes_over_padding() -> None:
     """FedRecon's unknown words: -1 in tokens, their bucket elsewhere."""
     model = language_lstm(5, 1, buckets=4, local_buckets=True, **SMALL)
-    people = Population.from_arrays([0, 0], tokens=[[1, -1, 2], [2, 3, -1]], bucket=[[-1, 3, -1], [-1, -1, -1]],
+    people = Population.from_arrays([0, 0], tokens=[[1, -1, 2], [2, 3, -1]],
+                                    bucket=[[-1, 3, -1], [-1, -1, -1]],
                                     next=[[0, 2, 3], [3, 1, -1]])  # fmt: skip
     fs.Personal(people, reconstruction(model, optax.sgd(0.1), steps=1))
     assert model.tried == {"tokens"}

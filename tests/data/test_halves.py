@@ -36,7 +36,7 @@ def test_half_is_the_larger_half_at_random_and_stays_so() -> None:
 
 
 def test_half_is_uniform() -> None:
-    """2,000 clients of 4: each of the 6 halves 333 times; 5 degrees of freedom, 0.05 % beyond 22."""
+    """2,000 clients of 4: each of 6 halves 333 times; 5 degrees of freedom, 0.05 % beyond 22."""
     population = people(counts=(4,) * 2000)
     codes = assign(population, "half").reshape(-1, 4) @ [8, 4, 2, 1]
     counts = np.unique(codes, return_counts=True)[1]

@@ -235,8 +235,10 @@ def test_what_is_no_category_is_refused_unless_it_is_called_text(
     text = "user,item\n" + "".join(f"a,{value}\n" for value in values)
     moments = pandas.to_datetime(values) if values is STAMPS else values
     frame = pandas.DataFrame({"user": "a", "item": moments})
-    for make in (lambda **how: csv_of(tmp_path, text, **how),
-                 lambda **how: from_frame(frame, client="user", features=["item"], **how)):  # fmt: skip
+    for make in (
+        lambda **how: csv_of(tmp_path, text, **how),
+        lambda **how: from_frame(frame, client="user", features=["item"], **how),
+    ):
         with pytest.raises(InputError, match=r"'item'.*2 values would be a category.*--text item"):
             make()
         assert len(make(text=["item"]).names["item"]) == 2
@@ -269,8 +271,8 @@ def test_names_of_the_training_data_give_the_ids_and_unknown_values_are_padding(
     assert csv_of(tmp_path, "user,item\nb,30\nb,8\n", names=train.names).columns[
         "item"
     ].tolist() == [1, -1]
-    text = from_frame(pyarrow.table({"user": [1, 1, 1], "item": ["30", "x", "7"]}), client="user", features=["item"],
-                      names=train.names)  # fmt: skip
+    frame = pyarrow.table({"user": [1, 1, 1], "item": ["30", "x", "7"]})
+    text = from_frame(frame, client="user", features=["item"], names=train.names)
     assert text.columns["item"].tolist() == [1, -1, 0]
     assert text.names["item"] is train.names["item"]
 

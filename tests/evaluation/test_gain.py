@@ -175,7 +175,7 @@ def test_before_is_evaluation_on_the_query_part() -> None:
 
 
 def test_steps_are_an_axis() -> None:
-    """Stopping after k steps is the reference stopped there, and an adaptation made with k steps."""
+    """Stopping after k steps is the reference stopped there, and an adaptation of k steps."""
     model, population = matrix_model(), raters()
     params = params_for(model, population)
     judge = Personal(population, reconstruction(model, optax.sgd(RATE), epochs=4, batch=2))

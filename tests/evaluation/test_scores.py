@@ -110,8 +110,8 @@ def test_spread_over_clients() -> None:
     values = np.array([3.0, np.nan, 1.0, 2.0, 5.0])
     spread = Scores({"loss": 2.75}, {"loss": values}).spread("loss")
     # percentiles of 1, 2, 3, 5 with linear interpolation: at 0.3, 1.5 and 2.7 of 3 gaps
-    assert spread == {k: pytest.approx(v) for k, v in
-                      {"mean": 2.75, "p10": 1.3, "median": 2.5, "p90": 4.4, "worst": 5.0}.items()}  # fmt: skip
+    expected = {"mean": 2.75, "p10": 1.3, "median": 2.5, "p90": 4.4, "worst": 5.0}
+    assert spread == {k: pytest.approx(v) for k, v in expected.items()}
     assert Scores({}, {"auc": values}, frozenset({"auc"})).spread("auc")["worst"] == 1.0
     assert str(Scores({"loss": 0.5, "big": 1.0}, {})) == "loss 0.5000, big 1.0000"
 
@@ -171,8 +171,10 @@ def test_examples_of_padding_alone_train_and_are_measured() -> None:
     bias = Model(table.init, lambda p, b: (p["b"] - b["label"]) ** 2)
     heat = padding.heat(table)
     assert len(heat.counts("w")) == 0
-    for make in (lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), steps=2, batch=1),
-                 lambda m: fs.recipes.ditto(m, optax.sgd(0.1), pull=0.5, steps=2, batch=1)):  # fmt: skip
+    for make in (
+        lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), steps=2, batch=1),
+        lambda m: fs.recipes.ditto(m, optax.sgd(0.1), pull=0.5, steps=2, batch=1),
+    ):
         one, two = (run_of(make(model), padding) for model in (table, bias))
         for run in (one, two):
             run.train(3, progress=False)

@@ -178,7 +178,7 @@ def test_dice_follows_the_scale_and_is_the_identity_for_slope_one():
 
 
 def test_a_user_row_and_a_cold_item_are_learned():
-    """Two users who like opposite things: only their own rows, and the items', can tell them apart."""
+    """Two users of opposite tastes: only their own rows, and the items', can tell them apart."""
     rng = np.random.default_rng(0)
     user, item = np.repeat(np.arange(2), 40), rng.integers(10, size=80)
     columns = {"history": np.full((80, 2), -1), "label": ((item % 2) == user).astype(np.float32)}

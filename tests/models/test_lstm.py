@@ -105,7 +105,7 @@ def test_backward_is_the_slope():
 
 
 def test_one_step_by_hand():
-    """All weights zero but one bias: i = f = o = 1/2, g = tanh(b), so c = g/2 and h = tanh(g/2)/2."""
+    """All weights zero but one bias: i = f = o = 1/2, g = tanh(b), c = g/2, h = tanh(g/2)/2."""
     layer = {
         "input": jnp.zeros((2, 4)),
         "hidden": jnp.zeros((1, 4)),

@@ -138,7 +138,7 @@ MOVES_IDLE_ROWS = {
     *("fedavgm", "fedadam", "fedyogi", "fedsubavg-adam", "mimelite"),  # by the server's momentum
     "scaffold-approximate",  # by d, a momentum
     "everything",  # by yogi's momentum; which random number quantises a row depends on its place
-    "fedavg-topk",  # the error kept from earlier rounds competes with the touched rows for the largest numbers
+    "fedavg-topk",  # errors of earlier rounds compete with the touched rows for the largest numbers
 }
 # Clients that always hold all of S(i): the law would compare a run with itself.
 ALWAYS_HELD = {
@@ -479,7 +479,8 @@ def test_idle_rows_rest_in_tables_and_move_in_dense_leaves(name: str) -> None:
 
     Client 0 trains in round 1, client 1 in round 2.  Round 2 leaves row 0 of a table as it is; in a
     dense leaf it moves by what the server remembers, as derived above for each method from x0 = 3
-    and x1."""
+    and x1.
+    """
     recipe, expected = IDLE[name]
     population = Population.from_arrays(np.arange(2), row=np.arange(2)[:, None])
     table = fs.Table(rows=2, fields=("row",), init=lambda key, shape: jnp.full(shape, 3.0))

@@ -3,7 +3,8 @@
 A client's batches do not depend on who else takes part, so a round from a given state is a function
 of its cohort alone.  Its mean over all cohorts of K clients must be the round of all N, whatever K
 is: then partial participation only adds noise.  With heat that round is the mean over each row's
-holders, checked in NumPy."""
+holders, checked in NumPy.
+"""
 
 from collections.abc import Iterable
 from itertools import combinations
@@ -83,7 +84,7 @@ def size_of_model(run: Run) -> int:
 
 @pytest.mark.parametrize("name", [*ONE_STEP, *SEVERAL])
 def test_the_mean_over_all_cohorts_is_the_round_of_all_clients(name: str) -> None:
-    """Sums of some ten float32 numbers of size one, rows corrected by up to N = 6: 1e-5 is ample."""
+    """Sums of some ten float32 numbers of size 1, rows corrected by up to N = 6: 1e-5 is ample."""
     first = name in ONE_STEP or name == "scaffold-approximate"
     rounds = Rounds({**ONE_STEP, **SEVERAL}[name], before=0 if first else 1)
     size = size_of_model(rounds.run)
@@ -101,7 +102,7 @@ def test_the_mean_over_all_cohorts_is_the_round_of_all_clients(name: str) -> Non
 
 def test_weights_by_examples_are_a_ratio_estimator() -> None:
     """The cohort's weight, which divides, is random too: the mean over cohorts is off, the less the
-    larger they are. What is exact for the same objective is to draw by examples
+    larger they are.  What is exact for the same objective is to draw by examples
     (tests/test_weighted.py)."""
     rounds = Rounds(R.fedsubavg(MODEL, optax.sgd(RATE), heat=HEAT, **ONCE))
     everybody = rounds.after(range(N))

@@ -35,7 +35,7 @@ EPOCHS = fs.recipes.fedavg(MODEL, optax.sgd(0.1), epochs=1, batch=4)
 
 
 def spoiled(client: int) -> Population:
-    """One client's feature is so large that its square overflows; finite, so the data are accepted."""
+    """One client's feature is so large that its square overflows; finite, so the data are taken."""
     population = people()
     population.columns["x"][population.owners == client] = 3e38
     return population
@@ -332,8 +332,8 @@ def several() -> tuple[Model, Population]:
     rng = np.random.default_rng(1)
     n = 20
     population = Population.from_arrays(
-        rng.integers(0, 5, n), i=rng.integers(0, 9, n), j=rng.integers(-1, 9, (n, 2)), k=rng.integers(0, 4, n),
-        x=rng.normal(size=n),
+        rng.integers(0, 5, n), i=rng.integers(0, 9, n), j=rng.integers(-1, 9, (n, 2)),
+        k=rng.integers(0, 4, n), x=rng.normal(size=n),
     )  # fmt: skip
 
     def loss(p: Any, b: Any) -> jax.Array:

@@ -157,7 +157,7 @@ def test_another_runs_file_is_refused_and_left_alone(
 
 
 def test_all_of_the_data_is_in_the_identity() -> None:
-    """A change anywhere in three million numbers, not only at places that a sample would look at."""
+    """A change anywhere in three million numbers, not only where a sample would look."""
     x = np.zeros((1_000_003, 3), np.float32)
     fingerprints = {fingerprint(Population.from_arrays(np.zeros(len(x), int), x=x))}
     for place in (1, 1_500_001, x.size - 1):

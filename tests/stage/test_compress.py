@@ -82,7 +82,7 @@ def test_largest_keeps_exactly_its_share_of_what_is_not_zero(share: float, kept:
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
 def test_largest_of_equal_numbers_sends_what_it_bills(share: float) -> None:
-    """30 numbers of three sizes, ten each: the first of those that tie at the limit, to the number."""
+    """30 numbers of three sizes, ten each: the first of those that tie, to the number."""
     values = jnp.tile(jnp.array([2.0, -1.0, 3.0]), 10)
     sent = compressed(fs.stage.largest(share), values)
     billed = fs.stage.largest(share).cost(parcel(30))[0] / 8

@@ -72,8 +72,8 @@ def pack(folder: Path, form: str) -> Path:
             return zipped(folder / "below" / "data.zip", {TWEETS: CONTENT}).parent.parent
 
 
-FORMS = ["file", "renamed", "folder", "below", "gzip", "renamed gzip", "folder with gzip", "zip", "folder in zip",
-         "gzip in zip", "zip in folder", "zip below folder"]  # fmt: skip
+FORMS = ["file", "renamed", "folder", "below", "gzip", "renamed gzip", "folder with gzip", "zip",
+         "folder in zip", "gzip in zip", "zip in folder", "zip below folder"]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -21,8 +21,11 @@ def test_the_model_is_the_product_of_two_vectors() -> None:
     params = {"user": jnp.array([1.0, 2.0]), "item": jnp.array([[1.0, 1.0], [0.5, -1.0]])}
     batch = {"movie": jnp.array([0, 1]), "rating": jnp.array([4.0, 1.0])}
     assert model.loss(params, batch).tolist() == [1.0, 6.25]  # (3 - 4)^2, (-1.5 - 1)^2
-    figures = {name: figure.figure(*map(np.asarray, values)) for (name, figure), values in
-               zip(model.figures.items(), model.measure(params, batch).values(), strict=True)}  # fmt: skip
+    measured = model.measure(params, batch).values()
+    figures = {
+        name: figure.figure(*map(np.asarray, values))
+        for (name, figure), values in zip(model.figures.items(), measured, strict=True)
+    }
     assert figures["rmse"] == pytest.approx(np.sqrt(3.625))
     assert figures["accuracy"] == 0.5  # -1.5 counts as 1, the lowest rating
 

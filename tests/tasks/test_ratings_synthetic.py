@@ -96,7 +96,7 @@ def solve(
 
 
 def error(data: Ratings, rank: int) -> float:
-    """RMSE on a held-out tenth of means and ``rank`` factors, fitted by alternating least squares."""
+    """RMSE on a held-out tenth of means and ``rank`` factors, by alternating least squares."""
     rng = np.random.default_rng(0)
     test = rng.random(len(data.user)) < 0.1
     users, movies = len(data.gender), len(data.titles)

@@ -23,7 +23,8 @@ SPEECHES = ["Who's there? Nay, answer me: " * 3, "Caf\xe9 & 1{}!", "x" * 100]
 PLAYS = [
     ("hamlet", "", "HAMLET"),
     ("hamlet", "", None),
-    ("hamlet", "FRANCISCO", "a soldier, of whom only the cast is told " * 9),  # no speech: it is before the first act
+    # no speech: it is before the first act
+    ("hamlet", "FRANCISCO", "a soldier, of whom only the cast is told " * 9),
     ("hamlet", "ACT I", None),
     ("hamlet", "SCENE I", "Elsinore. A platform before the castle."),
     ("hamlet", "", "[FRANCISCO at his post. Enter"),
@@ -381,7 +382,7 @@ def test_too_few_words_are_refused(tmp_path: Path, roles: dict[str, str]) -> Non
 
 
 def test_generated_roles_have_words_of_their_own() -> None:
-    """A role repeats its rare words: they fill fewer buckets than as many words drawn evenly would."""
+    """A role repeats its rare words: they fill fewer buckets than as many words drawn evenly."""
     task = words.synthetic(scale=0.1)
     bucket, bounds = task.train.columns["bucket"], task.train.offsets
     used = [role[role >= 0] for role in np.split(bucket, bounds[1:-1])]

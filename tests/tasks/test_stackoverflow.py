@@ -356,8 +356,8 @@ def _other_tables(path):
 
 @pytest.mark.parametrize(
     ("harm", "said"),
-    [(_cut, "download it again"), (_bad_blob, "download it again"), (_bad_date, "2018-02-28"), (_no_date, "no date"),
-     (_other_tables, "birds")],
+    [(_cut, "download it again"), (_bad_blob, "download it again"), (_bad_date, "2018-02-28"),
+     (_no_date, "no date"), (_other_tables, "birds")],
 )  # fmt: skip
 def test_damaged_databases_are_named(harm, said, tmp_path):
     path = tmp_path / "stackoverflow_train.sqlite"
@@ -562,7 +562,8 @@ def test_local_buckets_tell_what_only_the_client_knows():
     can know it.
 
     Before reconstruction one answer serves all clients, and words are spread evenly, so at most one
-    in five is right; after it every unseen client is understood."""
+    in five is right; after it every unseen client is understood.
+    """
 
     def speakers(words):
         owner = np.repeat(np.arange(len(words)), 8)

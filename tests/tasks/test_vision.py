@@ -150,7 +150,7 @@ def mobilenet_reference(params: Params, image: Any) -> Any:
 def test_models_are_those_of_the_papers(
     model: Model, reference: Callable[[Params, Any], Any]
 ) -> None:
-    """The same network from XLA's convolutions and flax's norms, with random numbers in all leaves."""
+    """The network from XLA's convolutions and flax's norms, with random numbers in all leaves."""
     leaves = jax.eval_shape(model.init, jax.random.key(0))
     params = jax.tree.map(
         lambda leaf: jnp.asarray(RNG.normal(0.1, 0.5, leaf.shape), jnp.float32), leaves

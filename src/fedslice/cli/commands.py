@@ -52,7 +52,7 @@ def listing(summaries: dict[str, str]) -> None:
 
 
 def tasks(options: argparse.Namespace) -> None:
-    """List the tasks, or show one: sizes, settings, published results, and the data that are here."""
+    """List the tasks, or show one: sizes, settings, published results, and what data are here."""
     if options.markdown:
         print(task_page(), end="")
         return

@@ -178,7 +178,7 @@ class Experiment:
             raise InputError("--rounds and --eval-every must be at least 1")
 
     def execute(self, run: Run | None = None) -> Line:
-        """Train to the last round, from the checkpoint in ``out`` if there is one of this very run."""
+        """Train to the last round, from the checkpoint in ``out`` if there is one of this run."""
         scorer = self.scorer or Scorer(self.task)
         run = run or self.start()
         with (

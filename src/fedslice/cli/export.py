@@ -89,7 +89,7 @@ def write_model(model: Exported, folder: Path) -> None:
 
 
 def read_model(folder: Path) -> Exported:
-    """The trained model of a run folder, after checking that both files are as they were written."""
+    """The trained model of a run folder, after checking that both files are as written."""
     if not (folder / MODEL).exists() or not (folder / NAMES).exists():
         raise MissingDataError(
             f"{folder} holds no trained model ({MODEL}): give the --out folder of a finished run"
@@ -124,7 +124,8 @@ def export(model: Exported, file: Path) -> list[Path]:
 
     Parquet has one file a table, named after it when there are several (``weights-item.parquet``),
     and one for the dense leaves, such as a bias: ``weights.dense.parquet``, with the columns leaf,
-    shape and values."""
+    shape and values.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == ".parquet":
         return _parquet(model, file)

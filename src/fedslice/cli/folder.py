@@ -1,7 +1,8 @@
 """A run's folder: its settings, its metrics, and a lock, so that no two processes write into it.
 
 The checkpoint holds a copy of the metrics up to its round, written in one step with the state.  So
-when ``metrics.jsonl`` is cut off, damaged or lost, that is noticed, and it is written anew."""
+when ``metrics.jsonl`` is cut off, damaged or lost, that is noticed, and it is written anew.
+"""
 
 import json
 import math
@@ -34,7 +35,8 @@ class Folder:
     """The folder of one run, ours alone while the ``with`` block lasts.
 
     ``about`` is what was run, and must be the same for a run to go on, but for how often it is
-    measured; ``tell`` gets what a person should know."""
+    measured; ``tell`` gets what a person should know.
+    """
 
     def __init__(
         self, path: Path, about: Mapping[str, Any], tell: Callable[[str], None] = lambda text: None
@@ -44,7 +46,8 @@ class Folder:
 
     def __enter__(self) -> "Folder":
         self.path.mkdir(parents=True, exist_ok=True)
-        self._refuse_others()  # before the lock, which would be one more file in a folder that is not ours
+        # before the lock, which would be one more file in a folder that is not ours
+        self._refuse_others()
         self._lock = self._hold()
         try:
             self._take()

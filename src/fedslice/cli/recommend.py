@@ -1,7 +1,8 @@
 """What would a new user like?  The user's vector is rebuilt from a few ratings, with a trained
 model and nothing else.
 
-    u <- u - rate * gradient of the mean of (u . q_m - rating_m)^2 over a batch, q frozen;    score of a film: u . q_m
+    u <- u - rate * gradient of the mean of (u . q_m - rating_m)^2 over a batch, q frozen
+    score of a film: u . q_m
 
 That is R of FedRecon (Singhal et al. 2021), on all of the user's ratings: what a device would do.
 """
@@ -57,7 +58,8 @@ def recommend(
 
     >>> from fedslice.cli.export import Rows
     >>> vectors = np.array([[2.0, 0], [1.9, 0], [0, 2.0]], np.float32)
-    >>> model = Exported({}, {"item": Rows(np.arange(3), ["Alien", "Aliens", "Amour"], np.full(3, 20), vectors)})
+    >>> rows = Rows(np.arange(3), ["Alien", "Aliens", "Amour"], np.full(3, 20), vectors)
+    >>> model = Exported({}, {"item": rows})
     >>> [each.name for each in recommend(model, {"Alien": 5.0}, steps=200)]
     ['Aliens', 'Amour']
     """

@@ -108,7 +108,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def curves(groups: Mapping[str, Sequence[Experiment]], file: Path, title: str) -> Path:
-    """Training loss and a test figure against rounds: mean over seeds, band from lowest to highest."""
+    """Training loss and a test figure by rounds: mean over seeds, band from lowest to highest."""
     figure, axes = picture(file, 11, 4.2, columns=2)
     first = next(iter(groups.values()))[0]
     keys = [

@@ -74,7 +74,7 @@ found, `fedslice data NAME` fetches the data or says where to get them, `--synth
 
 Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed`, or in `FEDSLICE_CACHE`, and made anew when the
 files change.
-"""
+"""  # noqa: E501
 
 
 def task_page() -> str:

@@ -2,7 +2,8 @@
 no category refused.
 
 Missing is missing everywhere: null, NaN, None and empty text are no value, so the id is -1,
-padding."""
+padding.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -104,7 +105,8 @@ def as_written(arrow: Any, column: Any, missing: Sequence[str]) -> Any:
     ``missing`` are no value.
 
     >>> import pyarrow
-    >>> [as_written(pyarrow, pyarrow.array(x), ["NA"]).to_pylist() for x in (["1", "NA"], ["01", "1"], ["x", "NA"])]
+    >>> columns = (["1", "NA"], ["01", "1"], ["x", "NA"])
+    >>> [as_written(pyarrow, pyarrow.array(x), ["NA"]).to_pylist() for x in columns]
     [[1, None], ['01', '1'], ['x', 'NA']]
     """
     compute = arrow.compute
@@ -151,7 +153,8 @@ def joined(arrow: Any, flats: Sequence[Any]) -> Any:
     numbers and some text.
 
     >>> import pyarrow
-    >>> joined(pyarrow, [pyarrow.array([1]), pyarrow.array(["01", "1"]).cast("large_string")]).to_pylist()
+    >>> text = pyarrow.array(["01", "1"]).cast("large_string")
+    >>> joined(pyarrow, [pyarrow.array([1]), text]).to_pylist()
     ['1', '01', '1']
     """
     kinds = {flat.type for flat in flats if flat.null_count < len(flat)} or {flats[0].type}

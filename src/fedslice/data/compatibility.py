@@ -4,7 +4,8 @@ agree.
 Ids of tables are checked where S(i) is made; here are the fields whose ranges the model declares,
 and two things that are asked rather than declared.  Padding is -1, which plain indexing
 ``table[ids]`` takes for the last row: so the model is tried on a few padded examples, and none of
-its figures may depend on which row comes last."""
+its figures may depend on which row comes last.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,8 @@ def meet(model: Model, population: Population, trained: Population | None = None
     whose names the rows of the model's tables have, where that is another one.
 
     >>> from fedslice import Table
-    >>> model = Model(lambda key: {}, lambda p, b: p["w"][b["item"]], {"w": Table(rows=9, fields="item")})
+    >>> tables = {"w": Table(rows=9, fields="item")}
+    >>> model = Model(lambda key: {}, lambda p, b: p["w"][b["item"]], tables)
     >>> meet(model, Population.from_arrays([0, 0], item=[3, -1]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     fedslice.errors.InputError: the model reads a row where 'item' is padding (-1): ...
@@ -137,7 +139,8 @@ def _guilty(model: Model, batch: Batch, sizes: Mapping[str, int], padded: list[s
     Every table gets two rows more than there are ids, and they change places.  To what looks at
     whole tables, a norm or a softmax over all rows, nothing happens, up to rounding; a figure that
     changes where a field is padded, and far less where its padding is replaced by a real id, has
-    read the last row for padding."""
+    read the last row for padding.
+    """
     whole = {**batch, **{name: jnp.maximum(batch[name], 0) for name in padded}}
     measure = None
     for params in _draws(model, sizes):

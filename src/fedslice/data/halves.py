@@ -1,13 +1,16 @@
 """Support and query: a client's examples in two parts, one to adapt to the client, one to learn
 from or to judge by.
 
-    half            a random half of each client's examples is support, fixed by a hash of client and example
-    fresh           another random half in every round of training; where there is no round, in evaluation, as half
+    half            a random half of each client's examples is support, fixed by a hash of client
+                    and example
+    fresh           another random half in every round of training; where there is no round, in
+                    evaluation, as half
     time            the earlier half by the column ``time``; ``time:COLUMN`` by another one
     f(population)   for each example true (support) or false (query); or 1, 0, and -1 for neither
 
 Of an odd number support has the larger half: a client with one example has no query (Singhal et al.
-2021, FedRecon)."""
+2021, FedRecon).
+"""
 
 from collections.abc import Callable
 from typing import TypeAlias

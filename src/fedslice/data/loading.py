@@ -48,12 +48,15 @@ def from_frame(
     where that is meant: they are read as text.
 
     >>> import pandas
-    >>> frame = pandas.DataFrame({"user": ["b", "a", "b"], "item": ["x", "y", "y"], "clicked": [1, 0, 1]})
+    >>> frame = pandas.DataFrame(
+    ...     {"user": ["b", "a", "b"], "item": ["x", "y", "y"], "clicked": [1, 0, 1]}
+    ... )
     >>> people = from_frame(frame, client="user", label="clicked", features=["item"])
     >>> people.clients.tolist(), people.columns["item"].tolist(), people.names["item"].tolist()
     (['a', 'b'], [1, 0, 1], ['x', 'y'])
     >>> later = pandas.DataFrame({"user": ["c", "c"], "item": ["y", "z"]})
-    >>> from_frame(later, client="user", features=["item"], names=people.names).columns["item"].tolist()
+    >>> test = from_frame(later, client="user", features=["item"], names=people.names)
+    >>> test.columns["item"].tolist()
     [1, -1]
     """
     arrow = _arrow("from_frame")
@@ -87,7 +90,8 @@ def from_file(path: str | Path, **how: Any) -> Population:
 
     In CSV and TSV clients and features are taken as they are written: whole numbers if all of a
     column is, else text, so that ``001`` and ``1`` are two.  Nothing between two commas is a
-    missing value; among numbers so is ``NA``."""
+    missing value; among numbers so is ``NA``.
+    """
     file = Path(path)
     if not file.exists():
         raise MissingDataError(f"there is no file {file}: check the path")

@@ -4,13 +4,14 @@ and shuffled back.
 Each partitioner gives the client of every example, ready for ``Population.from_arrays``; every
 example goes to exactly one client.
 
-- :func:`dirichlet`: q_i ~ Dir(alpha p), the labels of client i ~ q_i (Hsu et al., "Measuring the Effects of
-  Non-Identical Data Distribution for Federated Visual Classification", 2019).
-- :func:`pachinko`: theta_i ~ Dir(alpha) over coarse labels, phi_ic ~ Dir(beta) over the fine labels of c (Reddi et al.,
-  "Adaptive Federated Optimization", 2021, from Li and McCallum's Pachinko allocation).
+- :func:`dirichlet`: q_i ~ Dir(alpha p), the labels of client i ~ q_i (Hsu et al., "Measuring the
+  Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019).
+- :func:`pachinko`: theta_i ~ Dir(alpha) over coarse labels, phi_ic ~ Dir(beta) over the fine labels
+  of c (Reddi et al., "Adaptive Federated Optimization", 2021, from Li and McCallum's Pachinko
+  allocation).
 - :func:`shards`: sort by label, cut, deal out (McMahan et al. 2017).
-- :func:`shuffle`: between a natural partition and an iid one with the same client sizes (Wang et al., "A Field Guide to
-  Federated Optimization", 2021, section 4.3.3).
+- :func:`shuffle`: between a natural partition and an iid one with the same client sizes (Wang et
+  al., "A Field Guide to Federated Optimization", 2021, section 4.3.3).
 """
 
 from typing import Any
@@ -41,12 +42,12 @@ def dirichlet(
 
     ``prior`` has one positive number for each distinct label in ascending order; by default the
     labels' shares, which sum to 1.  With a prior of ones ``alpha`` is the parameter of each label,
-    as in libraries that write Dir(alpha). Small alpha: one label a client; large alpha: all clients
-    like the prior.
+    as in libraries that write Dir(alpha).  Small alpha: one label a client; large alpha: all
+    clients like the prior.
 
     Clients draw one after the other without replacement.  A label that is used up is drawn no more
     and the others keep their proportions; a client with nothing left of what it draws makes a new
-    draw of Dir over the labels that remain. So the last clients take what is left, more so for
+    draw of Dir over the labels that remain.  So the last clients take what is left, more so for
     small alpha.
 
     >>> owner = dirichlet([0, 0, 0, 1, 1, 1], clients=2, alpha=1e-6)
@@ -82,7 +83,7 @@ def pachinko(
     Dir(``beta``).
 
     Both are symmetric: the parameter is that of each label.  Reddi et al. have 0.1 and 10 for
-    CIFAR-100 in 500 clients. Sizes are equal; labels that are used up are handled as in
+    CIFAR-100 in 500 clients.  Sizes are equal; labels that are used up are handled as in
     :func:`dirichlet`, on both levels.
 
     >>> np.bincount(pachinko([0, 0, 1, 1], [0, 1, 2, 3], clients=2)).tolist()
@@ -197,7 +198,8 @@ def _draw(
     Dir(``parameters``).
 
     Draws in excess of the stock are made again among the labels that are left, so the counts have
-    the distribution of draws one by one."""
+    the distribution of draws one by one.
+    """
     taken = np.zeros(len(stock), np.int64)
     if size == 0:
         return taken

@@ -48,7 +48,7 @@ class Population:
     def from_arrays(
         cls, client: Any, names: Mapping[str, np.ndarray] | None = None, /, **columns: Any
     ) -> "Population":
-        """From one array of client names or numbers and columns of the same length, in any order."""
+        """From an array of client names or numbers and columns of the same length, in any order."""
         owner = np.asarray(client)
         arrays = {name: np.asarray(column) for name, column in columns.items()}
         _check(owner, arrays)
@@ -94,7 +94,8 @@ class Population:
         then kept).
 
         Where all is padding, row 0 stands in, held by nobody: no table is without rows, which JAX
-        cannot read from."""
+        cannot read from.
+        """
         key = (tuple(fields), rows)
         if key not in self._indexes:
             missing = [name for name in fields if name not in self.columns]
@@ -118,7 +119,8 @@ class Population:
         tables.
 
         ``counts``: how many examples each client counts for, where those are not all that it has
-        here (its query examples alone); a client that counts for none takes no part."""
+        here (its query examples alone); a client that counts for none takes no part.
+        """
         spaces = self.spaces(model)
         weight = self.counts if counts is None else np.where(self.counts > 0, counts, 0)
         ids, masses = {}, {}

@@ -45,7 +45,8 @@ def evaluate(run: Run, train: Data, test: Data) -> Scores:
     """Every client with the model that suits its training data, measured on its test data.
 
     A client that did not train chooses by a random half of its test data and is measured on the
-    other."""
+    other.
+    """
     return gain(run, train, test).after
 
 
@@ -56,7 +57,8 @@ def gain(run: Run, train: Data, test: Data) -> Gain:
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
     >>> method = fs.recipes.ifca(task.model, optax.sgd(0.5), models=1, steps=1, batch=1)
-    >>> gain(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train, task.train).spread("loss")["mean"]
+    >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
+    >>> gain(run, task.train, task.train).spread("loss")["mean"]
     0.0
     """
     train, test = _evaluator(run, train), _evaluator(run, test)

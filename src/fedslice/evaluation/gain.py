@@ -4,7 +4,8 @@ client.
 Each client adapts on its support examples and is judged on its query examples alone.  With the
 reconstruction of local leaves this is ReconEval (Singhal et al. 2021), with all leaves it is
 fine-tuning.  Before adapting, local leaves are as drawn: a model that has any is then as good as
-nothing."""
+nothing.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,8 @@ NO_QUERY = "no client has a query example to be judged by: use another split"
 class Gain(NamedTuple):
     """Figures on the clients' query examples ``before`` and ``after`` they adapted.
 
-    >>> one, two = (Scores({}, {"loss": np.array(loss)}) for loss in ([4.0, 2.0, 1.0, np.nan], [1.0, 1.0, 2.0, np.nan]))
+    >>> losses = [4.0, 2.0, 1.0, np.nan], [1.0, 1.0, 2.0, np.nan]
+    >>> one, two = (Scores({}, {"loss": np.array(loss)}) for loss in losses)
     >>> Gain(one, two).clients("loss").tolist(), Gain(one, two).spread("loss")["share"]
     ([3.0, 1.0, -1.0, nan], 0.6666666666666666)
     """
@@ -53,7 +55,8 @@ class Gain(NamedTuple):
         its metric says so: accuracy, AUC) rises.
 
         NaN for a client without query examples; minus infinity for one whose own model is no longer
-        finite."""
+        finite.
+        """
         if name not in self.before.clients:
             raise InputError(
                 f"there is no figure {name!r}; there are {', '.join(self.before.clients)}"
@@ -92,7 +95,8 @@ class Personal:
     any parameters.
 
     ``support`` is the most examples a client may adapt on; its query examples stay the same.  The
-    split is the adaptation's own unless given, and ``"half"`` for one that was made without."""
+    split is the adaptation's own unless given, and ``"half"`` for one that was made without.
+    """
 
     def __init__(
         self,
@@ -217,7 +221,8 @@ def adapted(
     >>> from fedslice.client import finetune
     >>> model = fs.Model(lambda key: {"x": jnp.zeros(())}, lambda p, b: (p["x"] - b["a"]) ** 2 / 2)
     >>> people = fs.Population.from_arrays([0, 0, 1, 1], a=[2.0, 2.0, -4.0, -4.0])
-    >>> run = fs.simulate(fs.recipes.fedavg(model, optax.sgd(0.5)), people, sampler=fs.sampling.full())
+    >>> method = fs.recipes.fedavg(model, optax.sgd(0.5))
+    >>> run = fs.simulate(method, people, sampler=fs.sampling.full())
     >>> adapted(run, people, finetune(model, optax.sgd(0.5), steps=1)).clients("loss").tolist()
     [1.5, 6.0]
     """
@@ -255,9 +260,12 @@ def model_of(
 
     >>> import optax
     >>> from fedslice.client import reconstruction
-    >>> model = Model(lambda key: {"l": jnp.zeros(())}, lambda p, b: (p["l"] - b["a"]) ** 2 / 2, local="l")
+    >>> model = Model(
+    ...     lambda key: {"l": jnp.zeros(())}, lambda p, b: (p["l"] - b["a"]) ** 2 / 2, local="l"
+    ... )
     >>> people = Population.from_arrays([7, 7, 7], a=[2.0, 3.0, 4.0])
-    >>> {name: float(x) for name, x in model_of(reconstruction(model, optax.sgd(1.0), epochs=1), {}, people).items()}
+    >>> adaptation = reconstruction(model, optax.sgd(1.0), epochs=1)
+    >>> {name: float(x) for name, x in model_of(adaptation, {}, people).items()}
     {'l': 3.0}
     """
     model, spaces = adaptation.model, population.spaces(adaptation.model)
@@ -292,7 +300,7 @@ def _tags(model: Model, params: Params) -> dict[str, str]:
 
 
 def _slots(plan: Plan) -> dict[str, np.ndarray]:
-    """Where each client's rows stand among those of the whole population; past the end for padding."""
+    """Where each client's rows stand among those of the population; past the end for padding."""
     past = np.int32(2**31 - 1)
     return {
         name: np.append(union, past)[plan.own.places[name]]

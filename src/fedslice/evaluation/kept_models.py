@@ -2,8 +2,9 @@
 by client.
 
 Before: the global model, with local leaves as drawn.  After: the model that each client would serve
-from its memory. Both on examples of the same clients that they did not train on.  Rows that a
-client's training data did not hold are those of the global model."""
+from its memory.  Both on examples of the same clients that they did not train on.  Rows that a
+client's training data did not hold are those of the global model.
+"""
 
 from typing import Any
 
@@ -140,7 +141,7 @@ def kept(run: Run, population: Population) -> Gain:
     >>> people = fs.Population.from_arrays([0, 1], a=[2.0, -4.0])
     >>> method = fs.recipes.ditto(model, optax.sgd(1.0), pull=0.0, steps=1, batch=1)
     >>> run = fs.simulate(method, people, sampler=fs.sampling.full())
-    >>> _ = run.train(1, progress=False)  # the global model is now -1, the clients' own ones 2 and -4
+    >>> _ = run.train(1, progress=False)  # the global model is now -1, the clients' own 2 and -4
     >>> kept(run, people).clients("loss").tolist()
     [4.5, 4.5]
     """

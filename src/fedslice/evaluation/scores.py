@@ -46,7 +46,8 @@ class Evaluator:
     """Scores models on one population; the data are prepared once, however often it is called.
 
     Made for a run, it also compares the names of the ids with those of the training; a model alone
-    knows none.  Local leaves, which no server has, get the same first values for every client."""
+    knows none.  Local leaves, which no server has, get the same first values for every client.
+    """
 
     def __init__(self, trained: Model | Run, population: Population) -> None:
         if not population.examples:
@@ -71,7 +72,7 @@ class Evaluator:
         self.score = jax.jit(model.measure)
 
     def _size(self, fields: list[str]) -> int:
-        """Examples scored at once: as many as keep the largest intermediate result within bounds."""
+        """Examples scored at once: as many as keep the largest intermediate result in bounds."""
         model, columns = self.model, self.population.columns
         tables = {
             name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32)

@@ -4,7 +4,8 @@ names the file.
 Readers check what they expect to go wrong, and say so.  A file can be broken in more ways than
 anybody expects; what is raised then is turned into an InputError here, with the cause in short and
 the original error behind it.  Sizes are bounded as well, because a small file can ask for more
-memory than there is."""
+memory than there is.
+"""
 
 import csv
 import os
@@ -32,7 +33,8 @@ def reading(what: object) -> Iterator[None]:
     >>> with reading("a.csv"):
     ...     {}["title"]
     Traceback (most recent call last):
-    fedslice.errors.InputError: a.csv cannot be read (KeyError: 'title'). If it is damaged or cut off, download it again
+    fedslice.errors.InputError: a.csv cannot be read (KeyError: 'title'). If it is damaged or cut
+    off, download it again
     """
     try:
         yield

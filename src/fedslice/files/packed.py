@@ -1,4 +1,4 @@
-"""One file of a data set, whether loose on disk, a member of a zip (read in place), or with gzip."""
+"""One file of a data set: loose on disk, a member of a zip (read in place), or with gzip."""
 
 import gzip
 import hashlib
@@ -123,7 +123,8 @@ class File:
         """A short text that changes with the packed content.
 
         Up to 64 MB it depends on every byte; above, on the size, the time of modification and
-        evenly spaced blocks."""
+        evenly spaced blocks.
+        """
         try:
             large = self.path.stat().st_size > WHOLE
             packed = (

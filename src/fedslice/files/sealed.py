@@ -1,4 +1,4 @@
-"""Arrays and what is to be known about them in one safetensors file, under a checksum of all of it."""
+"""Arrays and what is to be known about them in one safetensors file, under a checksum of it all."""
 
 import hashlib
 import json

@@ -1,10 +1,12 @@
 """Text classification with two LSTM layers: the Sent140 model of FedSubAvg (Ding et al. 2022), as
 LEAF's.
 
-    x_t = embedding of token t (25)  ->  LSTM 100  ->  LSTM 100  ->  h at the last token  ->  p = sigmoid(w . h + b)
+    x_t = embedding of token t (25)  ->  LSTM 100  ->  LSTM 100
+        ->  h at the last token  ->  p = sigmoid(w . h + b)
 
 The loss is the binary cross-entropy.  The embeddings are trained, from uniform(-0.05, 0.05) as
-Keras draws them."""
+Keras draws them.
+"""
 
 import jax
 import jax.numpy as jnp

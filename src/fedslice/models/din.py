@@ -1,13 +1,13 @@
 """DIN, the deep interest network: will this user like this item, given what the user liked before?
 
 Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, in the layout of
-the FedSubAvg paper. With q the embedding of the target item and k_1 ... k_L those of the history
+the FedSubAvg paper.  With q the embedding of the target item and k_1 ... k_L those of the history
 (each followed by that of its category, if there are categories), u the user's and s the sum of the
 k_j:
 
-    a_j   = w(sigmoid(V(sigmoid(U [q, k_j, q - k_j, q * k_j]))))         80 and 40 units, then one number
-    h     = sum_j softmax(a)_j k_j                                       over the real entries of the history
-    logit = C dice(B dice(A (scale * [u, q, s, q * s, h] + shift)))      200 and 80 units, then two
+    a_j   = w(sigmoid(V(sigmoid(U [q, k_j, q - k_j, q * k_j]))))     80 and 40 units, then one
+    h     = sum_j softmax(a)_j k_j                                   over the history's real entries
+    logit = C dice(B dice(A (scale * [u, q, s, q * s, h] + shift)))  200 and 80 units, then two
 
     dice(x) = x (p + slope (1 - p)),   p = sigmoid((x - mean x) / deviation of x)
 
@@ -15,9 +15,10 @@ The paper's Dice takes mean and deviation over the examples of a batch.  Here th
 the units of the layer for each example alone, as in layer normalisation: so no example's score
 depends on which others are scored with it, on how a client's examples fall into batches, or on
 padding, and training and evaluation compute the same function.  Like the paper's it does not change
-when all of x is scaled, so it works for small first embeddings as for large ones. ``scale`` and
+when all of x is scaled, so it works for small first embeddings as for large ones.  ``scale`` and
 ``shift`` are those of the paper's input normalisation, whose moving averages its code never
-updates."""
+updates.
+"""
 
 import math
 
@@ -142,6 +143,6 @@ def _linear(layer: Params, x: Array) -> Array:
 
 
 def _spread(rows: int, width: int) -> RowInit:
-    """Glorot's uniform for the whole table, which is what the authors' framework does by default."""
+    """Glorot's uniform for the whole table, as the authors' framework does by default."""
     bound = math.sqrt(6 / (rows + width))
     return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)

@@ -1,12 +1,14 @@
 """Next-token prediction with LSTM layers: the Stack Overflow model of Reddi et al. (2021) and of
 FedRecon (2021).
 
-    x_t = embedding of token t (96)  ->  LSTM 670  ->  linear 96  ->  softmax(W y_t + b) over all tokens
+    x_t = embedding of token t (96)  ->  LSTM 670  ->  linear 96
+        ->  softmax(W y_t + b) over all tokens
 
 With ten thousand words and four special tokens that is 4,050,748 numbers, as Reddi et al. count
 them.  In FedRecon the words outside the vocabulary are hashed to buckets whose vectors are local:
-each client has its own. Without the linear map, and with two layers of 256 over 8 numbers a letter,
-it is the usual Shakespeare model."""
+each client has its own.  Without the linear map, and with two layers of 256 over 8 numbers a
+letter, it is the usual Shakespeare model.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -3,7 +3,8 @@
 Images are [batch, height, width, channels].  A convolution with an odd kernel of size k and stride
 s has zero padding (k - 1) / 2 on all sides:
 
-    y[h, w, o] = sum over i, j, c of kernel[i, j, c, o] x[s h + i - (k - 1) / 2, s w + j - (k - 1) / 2, c]
+    y[h, w, o] = sum over i, j, c of
+                 kernel[i, j, c, o] x[s h + i - (k - 1) / 2, s w + j - (k - 1) / 2, c]
 
 It is computed as one matrix product of the k x k shifted images, a depthwise one as a sum of k x k
 products.  XLA's own convolution, and above all its gradient, is far slower on a CPU inside the
@@ -13,7 +14,8 @@ loops that clients run in: measured for 20 images, forward and back, 3 times slo
 Group normalisation (Wu and He 2018): each example's channels, in ``groups`` equal groups, are
 brought to mean 0 and variance 1 over the group and the image, then scaled and shifted by channel.
 Unlike batch normalisation it does not mix examples, which clients with few labels need (Hsieh et
-al. 2020, who use 2 groups)."""
+al. 2020, who use 2 groups).
+"""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """Long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000),
 written for speed.
 
-    i, f, o = sigmoid(z)   g = tanh(z)    where z = x_t Wx + h_{t-1} Wh + b, in four parts [i, f, o, g]
+    i, f, o = sigmoid(z)   g = tanh(z)    where z = x_t Wx + h_{t-1} Wh + b, in parts [i, f, o, g]
     c_t = f c_{t-1} + i g
     h_t = o tanh(c_t)                     h_0 = c_0 = 0
 
@@ -14,7 +14,8 @@ for "gradient by",
 
 Only h Wh and z' Wh^T depend on the step before, so only they stay in the loops; everything else is
 one large product or one pass over all steps.  All that autodiff would do inside its loop, above all
-a weight gradient at each step, is gone."""
+a weight gradient at each step, is gone.
+"""
 
 from typing import TypeAlias
 

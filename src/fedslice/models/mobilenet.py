@@ -5,14 +5,16 @@ Sandler et al. 2018, table 2; each convolution is followed by a normalisation (2
 et al. 2020):
 
     stem: relu6(conv3(x)), 32 channels, stride 2
-    seventeen bottlenecks: expand by 1 x 1 to t times the channels, relu6; 3 x 3 depthwise with the stride, relu6;
-    project by 1 x 1, linear; plus the input where the shape does not change
+    seventeen bottlenecks: expand by 1 x 1 to t times the channels, relu6;
+        3 x 3 depthwise with the stride, relu6; project by 1 x 1, linear;
+        plus the input where the shape does not change
     last: relu6 of a 1 x 1 convolution to 1,280 channels
     head: softmax of a linear map of the mean over the image, which starts at zero
 
 All channels but the last are multiplied by ``width`` and rounded to multiples of 8 (never below 90%
 of the product); the last only if ``width`` is above 1.  With width 1 there are 2,223,872 parameters
-and 1,281 for each class."""
+and 1,281 for each class.
+"""
 
 from functools import partial
 

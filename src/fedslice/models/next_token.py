@@ -1,4 +1,4 @@
-"""Loss and accuracy of models that predict the next token at every place; a target below 0 is none."""
+"""Loss and accuracy of predicting the next token at every place; a target below 0 is none."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from fedslice.types import Array
 def surprise(logits: Array, target: Array, axis: int) -> Array:
     """The cross-entropy of each text, in the mean over its targets; ``axis`` is that of the places.
 
-    >>> logits = jnp.log(jnp.array([[[0.5, 0.5], [0.25, 0.75]]]))  # a text of two places, two tokens
+    >>> logits = jnp.log(jnp.array([[[0.5, 0.5], [0.25, 0.75]]]))  # a text: two places, two tokens
     >>> [round(float(x), 3) for x in jnp.exp(-surprise(logits, jnp.array([[0, -1]]), axis=1))]
     [0.5]
     """

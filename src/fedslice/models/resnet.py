@@ -6,7 +6,8 @@ x 32:
 
     stem: relu(norm(conv3(x))), w channels
     four stages of two blocks with w, 2w, 4w, 8w channels, the last three beginning with stride 2
-    block: relu(norm(conv3(relu(norm(conv3(x))))) + x), where x is norm(conv1(x)) if its shape changes
+    block: relu(norm(conv3(relu(norm(conv3(x))))) + x),
+           where x is norm(conv1(x)) if its shape changes
     head: softmax of a linear map of the mean over the image, which starts at zero
 
 w is 64; then there are 11,173,962 parameters for 10 classes.

@@ -5,14 +5,16 @@ Wang et al., "A Field Guide to Federated Optimization" (2021), appendix B.2; Vas
 "Attention Is All You Need" (2017).  With x the word vectors times sqrt(d) plus sinusoids of the
 position, every layer is
 
-    x <- norm(x + drop(attention(x)))          attention: softmax(q k^T / sqrt(12)) v, each place sees itself and before
+    x <- norm(x + drop(attention(x)))
     x <- norm(x + drop(W2 relu(W1 x + b1) + b2))
+    attention: softmax(q k^T / sqrt(12)) v, each place sees itself and before
 
 and the next word is softmax(W x + b).  The paper does not say where the norms stand nor what tells
 positions apart: both are as in Vaswani et al. and in the authors' public code.  That code shares
 the output weights with the word vectors, with a linear map before and after the layers.  Here the
 output has weights of its own, because a client that holds the rows of its own words could not score
-all the others; the two maps would then add nothing and are left out."""
+all the others; the two maps would then add nothing and are left out.
+"""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ each number of each row: over the n clients that hold the row, drop the floor(sh
 largest, average
 
 A vote needs voters.  Of a cold row a cohort has one or two holders, and a fifth of attackers is
-often their majority. Where n < quorum, the holders' updates are therefore first bounded in norm by
+often their majority.  Where n < quorum, the holders' updates are therefore first bounded in norm by
 the cohort's median client,
 
     delta_i <- delta_i min(1, median_j ||delta_j|| / ||delta_i||)
@@ -22,7 +22,9 @@ from fedslice.reduce.holders import distances, expand, full, masses, unweighted
 from fedslice.reduce.total import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
-QUORUM = 10  # of 9 clients at random, a fifth of all being bad, 1 time in 50 the bad are the majority; of 3, 1 in 10
+# Of 9 clients at random, a fifth of all being bad, 1 time in 50 the bad are the majority; of 3,
+# 1 in 10.
+QUORUM = 10
 
 
 def trimmed(share: float, quorum: int = QUORUM) -> Reduce:

@@ -1,7 +1,8 @@
 """The geometric median, RFA (Pillutla et al. 2022): the point with the least sum of distances to
 the updates.
 
-    z_m = sum_i b_i delta_{i,m} / sum_i b_i over the holders of m,   b_i = w_i / max(eps, ||delta_i - z on S(i)||)
+    z_m = sum_i b_i delta_{i,m} / sum_i b_i over the holders of m
+    b_i = w_i / max(eps, ||delta_i - z on S(i)||)
 
 A few Weiszfeld steps from zero, where a client far off has little weight.
 """

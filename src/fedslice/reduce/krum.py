@@ -1,10 +1,12 @@
 """Krum and multi-Krum (Blanchard et al. 2017), and the worst clients only (superquantile,
 Delta-FL).
 
-    score of i: sum of the squared distances to its n - f - 2 nearest; keep the ``keep`` clients of lowest score
+    score of i: sum of the squared distances to its n - f - 2 nearest;
+    keep the ``keep`` clients of lowest score
 
 Two clients are compared on what both hold: the mean squared gap of those numbers, dense leaves
-included."""
+included.
+"""
 
 import jax
 import jax.numpy as jnp

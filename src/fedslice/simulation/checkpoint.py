@@ -1,7 +1,8 @@
 """A run on disk: one safetensors file with all state, a checksum, and what the run was set up with.
 
 Written to a temporary file, synced and renamed, so a kill at any moment leaves the old checkpoint
-or the new one."""
+or the new one.
+"""
 
 import hashlib
 import json
@@ -99,7 +100,8 @@ def fingerprint(population: Population) -> str:
     """A short hash of all of the clients' data, and of the names of its rows.
 
     >>> people = Population.from_arrays([7, 7, 9], x=[1.0, 2.0, 3.0])
-    >>> len(fingerprint(people)), fingerprint(people) == fingerprint(people.select(people.columns["x"] < 3))
+    >>> fewer = people.select(people.columns["x"] < 3)
+    >>> len(fingerprint(people)), fingerprint(people) == fingerprint(fewer)
     (16, False)
     """
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""A live progress bar: loss, rounds a second, time left; on standard error, and only for a person."""
+"""A live progress bar: loss, rounds a second, time left; on standard error, only for a person."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -30,7 +30,7 @@ class Report(NamedTuple):
 
     @property
     def start_loss(self) -> float:
-        """Training loss of the cohort's first batches: that of the global model before the round."""
+        """Training loss of the cohort's first batches: the global model's before the round."""
         return self._value("start_loss")
 
     @property

@@ -8,14 +8,14 @@ of them (:mod:`fedslice.tasks.readers.amazon_users`), which is read with all its
 
 The authors' code differs from their text, and from this task, in ways that matter to a comparison:
 
-- Their loss is the mean over both outputs of the softmax, half the cross-entropy: their client rates of 0.05 and 0.1
-  are 0.025 and 0.05 for the cross-entropy, which is the loss here.
-- Ten steps of four examples go through a client's file from its beginning: they use the first 40 examples and no
-  other.  ``first=40`` does that here; by default batches are drawn from all.
-- Dice standardises each unit over the examples of a batch, when it trains and when it tests; here it is over the units
-  of each example (:mod:`fedslice.models.din` says why).
-- Their reader of examples puts product 0 in place of each product of a history: their model sees how long the history
-  is, not what is in it.  Here it sees the latest 20 products.
+- Their loss is the mean over both outputs of the softmax, half the cross-entropy: their client
+  rates of 0.05 and 0.1 are 0.025 and 0.05 for the cross-entropy, which is the loss here.
+- Ten steps of four examples go through a client's file from its beginning: they use the first 40
+  examples and no other.  ``first=40`` does that here; by default batches are drawn from all.
+- Dice standardises each unit over the examples of a batch, when it trains and when it tests; here
+  it is over the units of each example (:mod:`fedslice.models.din` says why).
+- Their reader of examples puts product 0 in place of each product of a history: their model sees
+  how long the history is, not what is in it.  Here it sees the latest 20 products.
 - They keep users of 40 ratings and more; the paper, and this task, those of more than 40.
 """
 
@@ -123,7 +123,8 @@ def load(path: str | Path, *, first: int = 0) -> Task:
     them, or the folder of the authors' files, one a user.
 
     With ``first`` clients train on so many of their earliest examples only, as the authors' do with
-    40."""
+    40.
+    """
     if first < 0:
         raise InputError(f"first={first}: give a number of examples, or 0 for all")
     try:

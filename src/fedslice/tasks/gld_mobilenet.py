@@ -5,7 +5,8 @@ Hsu et al., "Federated Visual Classification with Real-World Data Distribution" 
 Google Landmarks Dataset v2.  GLD-160k has 164,172 training images of 2,028 landmarks by 1,262
 photographers and 19,526 test images; GLD-23k, a part of it, 23,080 of 203 by 233, and 1,959.  The
 test images belong to nobody.  Each image is cut to its middle square and scaled to 128 x 128; there
-is no augmentation.  The batch size, 16, and the size of the images are ours."""
+is no augmentation.  The batch size, 16, and the size of the images are ours.
+"""
 
 import io
 from pathlib import Path
@@ -100,7 +101,7 @@ def synthetic(seed: int = 0, scale: float = 1.0) -> Task:
 def _labels(
     rng: np.random.Generator, scale: float
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Client and landmark of each training image, by client, and the landmarks of the test images."""
+    """Client and landmark of each training image, by client, and the test images' landmarks."""
     clients, examples, tests = (round(number * scale) for number in (CLIENTS, EXAMPLES, TESTS))
     labels = round(LABELS * scale**0.5)
     share = rng.lognormal(0, _SPREAD, clients)
@@ -124,7 +125,8 @@ def load(path: str | Path, side: int = SIDE) -> Task:
     training CSV in it.
 
     The images are read once; scaled to ``side``, they are kept as bytes on disk and memory-mapped
-    from then on."""
+    from then on.
+    """
     data = _read(Path(path), side)
     train = Population.from_arrays(data["owner"], image=data["image"], label=data["label"])
     train = Population(train.columns, train.offsets, data["clients"], train.names)

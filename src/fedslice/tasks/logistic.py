@@ -5,7 +5,8 @@
 The loss is the ordinary binary cross-entropy (the FedSubAvg paper's figures are half of it).
 Beside accuracy, which on clicks hardly leaves the rate of the commoner label, there are the area
 under the ROC curve and the log loss, the loss under the name it has elsewhere; all three are
-compared with the :func:`baseline`."""
+compared with the :func:`baseline`.
+"""
 
 from collections.abc import Sequence
 
@@ -62,7 +63,8 @@ def baseline(train: Population, test: Population) -> dict[str, float]:
     """What is had on the test set without any feature: for everybody the rate of ones in the
     training data.
 
-    >>> people = Population.from_arrays([0, 0, 1, 1], features=[[0]] * 4, label=[1.0, 1.0, 1.0, 0.0])
+    >>> label = [1.0, 1.0, 1.0, 0.0]
+    >>> people = Population.from_arrays([0, 0, 1, 1], features=[[0]] * 4, label=label)
     >>> {name: round(value, 4) for name, value in baseline(people, people).items()}
     {'auc': 0.5, 'accuracy': 0.75, 'log_loss': 0.5623}
     """
@@ -106,9 +108,8 @@ def values(population: Population, fields: Sequence[str]) -> list[str]:
     hardly ever repeat: time stamps and numbers of orders are whole numbers, too.
 
     >>> stamp = np.arange(200)
-    >>> people = Population.from_arrays(
-    ...     stamp * 0, {"item": np.array(["x", "y"]), "stamp": stamp + 10**9}, item=stamp % 2, stamp=stamp
-    ... )
+    >>> names = {"item": np.array(["x", "y"]), "stamp": stamp + 10**9}
+    >>> people = Population.from_arrays(stamp * 0, names, item=stamp % 2, stamp=stamp)
     >>> for line in values(people, ["item", "stamp"]):
     ...     print(line)
     features: item 2 values, stamp 200 values
@@ -132,8 +133,9 @@ def from_population(
 ) -> Task:
     """A task from the user's own data: a random fifth of the examples is held out.
 
+    >>> names = {"item": np.array(["x", "y"])}
     >>> people = Population.from_arrays(
-    ...     [0, 0, 1, 1, 1], {"item": np.array(["x", "y"])}, item=[0, 1, 0, 1, 1], label=[0, 1, 0, 1, 1]
+    ...     [0, 0, 1, 1, 1], names, item=[0, 1, 0, 1, 1], label=[0, 1, 0, 1, 1]
     ... )
     >>> from_population(people, ["item"], "label").model.tables["weight"].rows
     2

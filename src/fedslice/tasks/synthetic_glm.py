@@ -6,7 +6,8 @@ the Field Guide (Wang et al. 2021) asks for: Gaussian features and a generalised
 client k:
 
     u_k ~ N(0, alpha),  W_k[i, c] ~ N(u_k, 1) (60 x 10),  b_k[c] ~ N(u_k, 1) (10)
-    B_k ~ N(0, beta),   v_k[j] ~ N(B_k, 1),   x ~ N(v_k, S) with S diagonal, S[j, j] = j^-1.2 (j = 1 .. 60)
+    B_k ~ N(0, beta),   v_k[j] ~ N(B_k, 1)
+    x ~ N(v_k, S) with S diagonal, S[j, j] = j^-1.2 (j = 1 .. 60)
     y = argmax of x W_k + b_k
 
 alpha says how much the clients' models differ, beta how much their data do; both are the standard

@@ -3,16 +3,19 @@
 The paper's data, 30 days of impressions and clicks of 49,023 users of Taobao, are private.  Here
 are a generator of the published size, and a reader of two public data sets of the same shop:
 
-- ``UserBehavior.csv`` (Zhu et al., "Learning Tree-based Deep Model for Recommender Systems", KDD 2018) has clicks only.
-  A click (``pv``) is a positive example; with each comes a negative one of the same user and time: an item that the
-  user never clicked, drawn as often as others click on it.  25 November to 2 December 2017 are for training, 3 December
-  is for testing; the few events at other times are left out.
-- ``raw_sample.csv`` and ``ad_feature.csv`` (Alimama's display advertising) have impressions of advertisements, clicked
-  or not: the examples.  6 to 12 May 2017 are for training, 13 May is for testing.  The user profiles are not needed.
+- ``UserBehavior.csv`` (Zhu et al., "Learning Tree-based Deep Model for Recommender Systems", KDD
+  2018) has clicks only.  A click (``pv``) is a positive example; with each comes a negative one of
+  the same user and time: an item that the user never clicked, drawn as often as others click on it.
+  25 November to 2 December 2017 are for training, 3 December is for testing; the few events at
+  other times are left out.
+- ``raw_sample.csv`` and ``ad_feature.csv`` (Alimama's display advertising) have impressions of
+  advertisements, clicked or not: the examples.  6 to 12 May 2017 are for training, 13 May is for
+  testing.  The user profiles are not needed.
 
 Of each, as many users are taken as the paper has, by a hash of their number.  An example has the
 user, the item, its category, and the latest items that the user clicked before, with theirs.
-Target: test AUC 0.6."""
+Target: test AUC 0.6.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -195,7 +198,8 @@ def _sampled(
     hashes.
 
     In one pass, in memory for the users that are kept: the bound on the hash falls as more users
-    are seen."""
+    are seen.
+    """
     bound, seen, kept = np.uint64(2**64 - 1), np.zeros(0, np.uint64), []
     for part in parts:
         key = splitmix(part["user"].astype(np.uint64))

@@ -1,9 +1,11 @@
 """Ratings of the size and shape of MovieLens-1M, generated: nothing to download.
 
-    score = quality of the film + taste of the rater's gender and age for it + mood of the user [+ u . q] + noise
+    score = quality of the film + taste of the rater's gender and age for it
+            + mood of the user [+ u . q] + noise
 
 cut into 1 to 5 stars at the quantiles that give the published shares.  The bracket is the low-rank
-taste that matrix factorisation is to find."""
+taste that matrix factorisation is to find.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +31,17 @@ def synthetic(seed: int = 0, scale: float = 1.0, taste: bool = False) -> Ratings
     """Generate ratings calibrated to MovieLens-1M; `scale` multiplies users, its root movies.
 
     At scale 1 it matches the numbers of users by gender and age, of movies and of ratings (within
-    1%), their quantiles per user and per movie, and the shares of 1 to 5 stars. With the paper's
+    1%), their quantiles per user and per movie, and the shares of 1 to 5 stars.  With the paper's
     settings FedSubAvg reaches cross-entropy 0.65 in 81 to 107 rounds (seeds 0 to 5; real data: 105
-    to 115), FedAvg in 590 to 840 (real data: 830), Scaffold in about 730. The paper has 100, 170
+    to 115), FedAvg in 590 to 840 (real data: 830), Scaffold in about 730.  The paper has 100, 170
     and 180: such FedAvg is found in the real data with client rates of about 0.5 only, which it
     does not say.
 
     With `taste` users and movies have three directions of taste in common, in place of some noise.
     Their strength was chosen, on seed 0, so that FedRecon finds about what it finds in the real
     data (published figures in brackets): for unseen users in 500 rounds RMSE 0.901 and accuracy
-    42.0% (0.907, 43.3%); SGD on pooled data in 20 epochs 0.889 and 43.2% (0.923, 43.2%). User and
-    movie means alone have 0.905, a regularised fit of rank 3 0.834. Not matched: taste that drifts
+    42.0% (0.907, 43.3%); SGD on pooled data in 20 epochs 0.889 and 43.2% (0.923, 43.2%).  User and
+    movie means alone have 0.905, a regularised fit of rank 3 0.834.  Not matched: taste that drifts
     with time, which makes the last of these easier here.
 
     >>> synthetic(seed=0, scale=0.01).user_names[:3].tolist()
@@ -105,8 +107,8 @@ def _appeal(popularity: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _stars(
-    rng: np.random.Generator, gender: NDArray[np.int8], age: NDArray[np.int8], popularity: NDArray[np.float64],
-    user: NDArray[np.int32], movie: NDArray[np.int32], taste: bool,
+    rng: np.random.Generator, gender: NDArray[np.int8], age: NDArray[np.int8],
+    popularity: NDArray[np.float64], user: NDArray[np.int32], movie: NDArray[np.int32], taste: bool,
 ) -> NDArray[np.float32]:  # fmt: skip
     """Quality of the movie, taste of its audience, mood of the user, noise; cut into 1 to 5."""
     fame = np.sqrt(popularity)  # steep at the top: hits are rated high, flops merely below average

@@ -3,7 +3,8 @@
 A user's mood makes a tweet happy or sad, and that makes its words.  Word w, of rank r, has the
 frequency
 
-    f_w sigmoid(s_w) in happy tweets, f_w sigmoid(-s_w) in sad ones;    s_w ~ N(0, (0.2 + 0.15 log10 r)^2), or 0
+    f_w sigmoid(s_w) in happy tweets, f_w sigmoid(-s_w) in sad ones
+    s_w ~ N(0, (0.2 + 0.15 log10 r)^2), or 0
 
 so that a naive Bayes classifier with the weights s_w is right about 4 times in 5.  A rare word is
 charged more than a common one, and what to make of it only its few users know.  After a negation
@@ -18,7 +19,8 @@ many tweets as in the data, 549 to 236.  Word frequencies follow Zipf's law, ste
 words in a tweet, one word in five repeated by its user.  Not matched: grammar, topics, friends.
 
 With the paper's settings FedSubAvg reaches the training loss 0.38 in about 200 rounds (seed 0; the
-paper: 260)."""
+paper: 260).
+"""
 
 from typing import NamedTuple
 

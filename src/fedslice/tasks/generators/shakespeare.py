@@ -9,7 +9,8 @@ Matched at scale 1, with LEAF's figures: 1,129 roles, 4,226,158 characters, and 
 deviation over roles (within 5 %).  The quantiles of a role's characters are those of the plays, and
 so are the mean lengths of lines (40 characters) and speeches (3.5 lines).  As there, some
 characters are known to few roles: digits and some capitals.  Not matched: how frequent each letter
-is, and what it is all about."""
+is, and what it is all about.
+"""
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from fedslice.errors import InputError
 from fedslice.tasks.readers.shakespeare import Plays
 
 _ROLES, _CHARACTERS = 1129, 4_226_158
-_KNOTS = ((0, 82), (0.1, 170), (0.25, 383), (0.5, 1223), (0.75, 4355), (0.9, 10_973), (0.95, 14_947), (0.99, 29_028),
-          (1, 61_699))  # fmt: skip
+_KNOTS = ((0, 82), (0.1, 170), (0.25, 383), (0.5, 1223), (0.75, 4355), (0.9, 10_973),
+          (0.95, 14_947), (0.99, 29_028), (1, 61_699))  # fmt: skip
 _PLAYS, _CAST = 37, 12
 _CLASSES, _WORDS, _ZIPF = 12, 200, 1.1  # words of each class, and how their frequency falls
 _MOVES = (0.55, 0.25, 0.15, 0.05)
@@ -29,8 +30,8 @@ _LINE, _LONGEST, _SPEECH = (
     3.5,
 )  # words in a line, in the mean and at most; lines in a speech
 _ENDS = (",", ".", ";", ":", "!", "?", "")
-_ONSETS = ("t", "s", "h", "w", "m", "b", "n", "th", "f", "l", "c", "d", "st", "g", "p", "r", "k", "sh", "v", "ch", "j",
-           "qu", "z", "y", "x")  # fmt: skip
+_ONSETS = ("t", "s", "h", "w", "m", "b", "n", "th", "f", "l", "c", "d", "st", "g", "p", "r",
+           "k", "sh", "v", "ch", "j", "qu", "z", "y", "x")  # fmt: skip
 _VOWELS = ("e", "a", "o", "i", "u", "ea", "ou")
 _CODAS = ("", "n", "r", "s", "t", "l", "d", "th", "m", "ck", "st")
 

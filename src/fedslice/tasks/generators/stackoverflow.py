@@ -4,12 +4,13 @@ A word has a rank and a class (rank modulo 16); the most common ones are everybo
 belongs to one of 32 topics.  A sentence has one topic, mostly its user's favourite.  After word w
 comes
 
-    a jargon word, one of four that few users share             with probability 0.04
-    its own follower f(w)                                       with probability 0.3, after jargon 0.6
-    a word of the class that follows w's class, by Zipf's law   otherwise
+    a jargon word, one of four that few users share       with probability 0.04
+    its own follower f(w)                                 with probability 0.3, after jargon 0.6
+    a word of the class that follows w's, by Zipf's law   otherwise
 
 so that what follows a rare word can be learned from those who use it alone: its row carries a
-signal of its own."""
+signal of its own.
+"""
 
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ def generate(
     at scale 0.01; smaller ones lack the longest users), the least number, 100, that a user had
     written by 2019, and the largest; the words follow Zipf's law beyond the first 16.  Nothing was
     found published about the length of sentences (here 14 words in the mean) and the share of
-    unknown words (here 1 in 6 beyond 1,000 common words, 1 in 14 beyond 10,000). Not matched:
+    unknown words (here 1 in 6 beyond 1,000 common words, 1 in 14 beyond 10,000).  Not matched:
     grammar.  Scale 1 needs 30 GB.
 
     >>> generate(scale=0.0001, vocabulary=1000).train.words.shape[1]

@@ -5,7 +5,8 @@ model.
 
 Items show in the categories that a user is interested in; every item has a quality of its own, a
 rare one as much as a common one.  All is made in blocks of users and written to its place, so that
-little memory is used beside the result."""
+little memory is used beside the result.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -24,7 +25,7 @@ _WARM = (
 )  # impressions before the first example, by training examples: 14 days only make histories
 _SPREAD = 0.7  # of the logarithm of a user's examples
 _INTERESTS = 40  # categories of a user
-_FLAT = 0.0352  # ranks, as a share of all categories, over which popularity is flat: gives the hottest one its heat
+_FLAT = 0.0352  # share of the ranks of categories with flat popularity: gives the hottest its heat
 _BLOCK = 1 << 20  # impressions made at once
 # Standard deviations, in logits, of the parts of a click.
 _BY_USER, _BY_CATEGORY, _BY_ITEM, _BY_TASTE = 0.5, 0.1, 0.9, 0.5
@@ -93,7 +94,8 @@ def generate(seed: int, scale: float, longest: int) -> Generated:
     that most stay cold.
 
     >>> data = generate(seed=0, scale=0.001, longest=10)
-    >>> len(data.train.counts), len(data.train.item), len(data.test.item), data.items, data.categories
+    >>> train, test = data.train, data.test
+    >>> len(train.counts), len(train.item), len(test.item), data.items, data.categories
     (49, 15854, 1010, 14353, 482)
     """
     users, trained, tested = (round(count * scale) for count in (CLIENTS, TRAIN, TEST))

@@ -5,7 +5,8 @@ msgpack, as FedJAX writes a client: a map from names to arrays.  An array is an 
 number 4 holds texts, a pair of shape and flat list; others are passed over.
 
 tf.train.Example, as TensorFlow Federated writes an example: a protocol buffer message of nested
-messages."""
+messages.
+"""
 
 from collections.abc import Collection
 
@@ -24,7 +25,8 @@ _WIDE = {
 def packed_texts(data: bytes, wanted: Collection[bytes]) -> dict[bytes, list[bytes]]:
     """The wanted arrays of texts in a msgpack map; a LookupError if the data are not of this form.
 
-    >>> array = bytes([0x92, 0x91, 2, 0x92, 0xC4, 1]) + b"a" + bytes([0xC4, 2]) + b"bc"  # [[2], ["a", "bc"]]
+    >>> # [[2], ["a", "bc"]]
+    >>> array = bytes([0x92, 0x91, 2, 0x92, 0xC4, 1]) + b"a" + bytes([0xC4, 2]) + b"bc"
     >>> packed_texts(bytes([0x81, 0xA1]) + b"x" + bytes([0xC7, len(array), 4]) + array, [b"x"])
     {b'x': [b'a', b'bc']}
     """

@@ -3,7 +3,8 @@ PNG by class.
 
 The Python version is a set of pickles, which could run any code when loaded.  Here only dicts,
 lists, text, numbers and arrays of bytes are understood, the arrays by a reader of a few lines;
-whatever else a file asks for is refused."""
+whatever else a file asks for is refused.
+"""
 
 import io
 import json
@@ -203,7 +204,7 @@ def _read_sheets(found: Found) -> Arrays:
 
 
 def _read_folders(path: Path) -> Arrays:
-    """``train/CLASS/*.png``; labels are numbered by the names of the classes in alphabetical order."""
+    """``train/CLASS/*.png``; labels are numbered by the classes' names in alphabetical order."""
     root = next(
         (place for place in (path, *sorted(path.glob("*"))) if (place / "train").is_dir()), None
     )

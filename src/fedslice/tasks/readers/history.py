@@ -64,7 +64,8 @@ def csv_tables(file: File, columns: Mapping[str, str], header: bool) -> Iterator
     "int64", "float64" or "string".
 
     With a ``header`` columns are found by name, and others are skipped; without, these are all
-    there are, in order. Fields may be quoted, but not contain a line end."""
+    there are, in order.  Fields may be quoted, but not contain a line end.
+    """
     csv = arrow("pyarrow.csv")
     wanted = csv.ConvertOptions(
         column_types=dict(columns),
@@ -87,7 +88,7 @@ def csv_tables(file: File, columns: Mapping[str, str], header: bool) -> Iterator
 
 
 def json_tables(file: File, columns: Mapping[str, str]) -> Iterator[Any]:
-    """The same from a file with one JSON object a line, of which the fields ``columns`` are read."""
+    """The same from a file with one JSON object a line, whose fields ``columns`` are read."""
     json = arrow("pyarrow.json")
     schema = arrow("pyarrow").schema(dict(columns))
     parsing = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")

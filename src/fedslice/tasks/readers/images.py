@@ -80,7 +80,7 @@ def below(folder: Path) -> Iterator[Path]:
 
 
 def signature(paths: Sequence[Path]) -> str:
-    """A text that changes with the names, sizes and times of the files: for caches of many images."""
+    """A text that changes with the files' names, sizes and times: for caches of many images."""
     state = hashlib.blake2b(digest_size=16)
     for path in paths:
         status = path.stat()

@@ -28,8 +28,9 @@ NEEDS = (
 GENDERS = ("F", "M")
 AGES = ("1", "18", "25", "35", "45", "50", "56")  # first year of each MovieLens age group
 GENRES = (
-    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
-    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary",
+    "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi",
+    "Thriller", "War", "Western",
 )  # fmt: skip  # the order of ml-100k's flags
 _BLOCK = 1 << 24  # bytes parsed at once
 _LINE = 1 << 26  # bytes without an end of line that no file of ratings has
@@ -86,7 +87,8 @@ def read(path: str | Path) -> Ratings:
     cache.
 
     Where there is more than one, ml-1m comes before ml-100k, and that before the CSV files.  For
-    example ``read("data")`` where ``data/ml-1m.zip`` is the official download."""
+    example ``read("data")`` where ``data/ml-1m.zip`` is the official download.
+    """
     found = locate(
         Path(path),
         *(f"?{name}" for form in FORMATS for name in form.files),

@@ -17,7 +17,8 @@ class Corpus(NamedTuple):
     """n sentences of N users, sorted by user and time.
 
     ``words`` are ranks of common words, or from the size of the vocabulary on the hash of another
-    word; -1 is padding."""
+    word; -1 is padding.
+    """
 
     users: np.ndarray  # [N] text
     counts: np.ndarray  # [N] sentences
@@ -74,7 +75,7 @@ def population(corpus: Corpus, vocabulary: np.ndarray, buckets: int = 0) -> Popu
     ``next``.
 
     With V common words, id V is the boundary: the begin in ``tokens``, the end in ``next``; V + 1
-    is any other word. With ``buckets`` another word is V + 1 plus its hash in ``next``; in
+    is any other word.  With ``buckets`` another word is V + 1 plus its hash in ``next``; in
     ``tokens`` its place is empty (-1), and a field ``bucket`` has the hash instead.
 
     >>> words = np.array([[1, 7, -1, -1]], np.int32)  # a common word and another one
@@ -83,8 +84,8 @@ def population(corpus: Corpus, vocabulary: np.ndarray, buckets: int = 0) -> Popu
     >>> people.columns["tokens"].tolist(), people.columns["next"].tolist()
     ([[2, 1, 3, -1]], [[1, 3, 2, -1]])
     >>> people = population(corpus, np.array(["the", "of"]), buckets=3)
-    >>> people.columns["tokens"].tolist(), people.columns["bucket"].tolist(), people.columns["next"].tolist()
-    ([[2, 1, -1, -1]], [[-1, -1, 2, -1]], [[1, 5, 2, -1]])
+    >>> [people.columns[name].tolist() for name in ("tokens", "bucket", "next")]
+    [[[2, 1, -1, -1]], [[-1, -1, 2, -1]], [[1, 5, 2, -1]]]
     """
     if buckets < 0:
         raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")

@@ -3,7 +3,8 @@ words.
 
 Formats: the plays as lines of ``play@offset TAB SPEAKER TAB text``, or LEAF (Caldas et al. 2018),
 whose examples are 80 characters and the one after them, shifted by one: they are put together again
-(:mod:`fedslice.tasks.readers.leaf`)."""
+(:mod:`fedslice.tasks.readers.leaf`).
+"""
 
 import re
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def read(parts: dict[str, list[File]]) -> Plays:
 
 
 def _read_text(file: File) -> Plays:
-    """A speaker's lines follow its name; what is before the first act, or not a play, is left out."""
+    """A speaker's lines follow its name; what is before the first act, or no play, is left out."""
     play, name, line = _rows(file)
     plays, play = np.unique(play, return_inverse=True)
     row = np.arange(len(play))
@@ -151,7 +152,8 @@ def _stitch(x: list[str], y: list[str]) -> list[str]:
     """Texts from windows and the characters after them.
 
     A window that continues the one before adds only the character after it; any other one begins a
-    new text."""
+    new text.
+    """
     after = np.frombuffer("".join(y).encode("latin-1", "replace"), np.uint8)
     if len(after) != len(x) or len(set(map(len, x))) > 1:
         raise ValueError("lengths differ")

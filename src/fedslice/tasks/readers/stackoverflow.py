@@ -6,7 +6,8 @@ before 2018, 38,758 held-out users with 16,491,230, and 16,586,035 sentences of 
 that; users with fewer than 100 had been left out.  Prepared as in Reddi et al., "Adaptive Federated
 Optimization" (2021), and in FedRecon: at most 1,000 sentences of a user, each cut or padded to 20
 words, the 10,000 most common words, begin and end of a sentence, and the others hashed to buckets.
-The held-out users are the test set."""
+The held-out users are the test set.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,8 @@ def load(
     through the cache.
 
     Without a file of held-out users a tenth of the users is held out.  Of each user the earliest
-    ``sentences`` count. For example ``load(Path("stackoverflow_train.sqlite"), clients=500)``."""
+    ``sentences`` count.  For example ``load(Path("stackoverflow_train.sqlite"), clients=500)``.
+    """
     if min(clients, sentences, vocabulary, length) < 1:
         raise InputError("clients, sentences, vocabulary and length must be at least 1")
     sources = _sources(Path(path))
@@ -72,7 +74,7 @@ def load(
 
 
 def _sources(path: Path) -> dict[str, File]:
-    """The file to train on, as "train", and the file of held-out users if there is one, as "test"."""
+    """The file to train on, as "train", and that of held-out users, if there is one, as "test"."""
     given = path.name.removesuffix(".gz") if path.is_file() and path.suffix != ".zip" else ""
     for first, *others in _CHOICES:
         own = first.endswith((".csv", ".parquet"))  # may have any name, if it is given by it

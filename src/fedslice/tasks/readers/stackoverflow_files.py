@@ -2,11 +2,14 @@
 
 Four forms, all without unpickling anything:
 
-- FedJAX's SQLite, one file for each split: ``federated_data(client_id, data, num_examples)``, where ``data`` is a
-  zlib-compressed msgpack map of arrays; those of text are extension 4, a shape and a flat list of byte strings;
-- TensorFlow Federated's SQLite, one file: ``examples(split_name, client_id, serialized_example_proto)`` with one
-  ``tf.train.Example`` for each sentence, and ``client_metadata(client_id, split_name, num_examples)``;
-- TensorFlow Federated's HDF5, one file for each split: ``examples/<client>/tokens`` and ``/creation_date``;
+- FedJAX's SQLite, one file for each split: ``federated_data(client_id, data, num_examples)``, where
+  ``data`` is a zlib-compressed msgpack map of arrays; those of text are extension 4, a shape and a
+  flat list of byte strings;
+- TensorFlow Federated's SQLite, one file: ``examples(split_name, client_id,
+  serialized_example_proto)`` with one ``tf.train.Example`` for each sentence, and
+  ``client_metadata(client_id, split_name, num_examples)``;
+- TensorFlow Federated's HDF5, one file for each split: ``examples/<client>/tokens`` and
+  ``/creation_date``;
 - a CSV or Parquet file with the columns user, time and text.
 """
 
@@ -39,7 +42,7 @@ _WANTED = (b"tokens", b"creation_date")
 
 
 class Posts(NamedTuple):
-    """n sentences of N users, one user after the other; those of a user in the order of the file."""
+    """n sentences of N users, one user after the other; a user's in the order of the file."""
 
     users: np.ndarray  # [N] text
     counts: np.ndarray  # [N] sentences of each
@@ -52,7 +55,8 @@ def read(file: File, split: str, choose: Choose) -> Posts:
     picks.
 
     For example ``read(File(Path("stackoverflow_train.sqlite")), "train", lambda users:
-    users[:100])``."""
+    users[:100])``.
+    """
     kind = Path(file.name.removesuffix(".gz")).suffix
     with reading(file):
         if kind == ".sqlite":
@@ -112,7 +116,7 @@ def _fedjax(base: sqlite3.Connection, choose: Choose, size: int) -> Posts:
 
 
 def _inflated(blobs: Iterator[bytes], packed: int) -> Iterator[bytes]:
-    """The content of compressed values; of all together, no more than a file of this size may hold."""
+    """The content of compressed values; all together, no more than a file of this size may hold."""
     total = 0
     for blob in blobs:
         worker = zlib.decompressobj()
