@@ -21,8 +21,9 @@ def algorithm(
 
     >>> import optax, fedslice as fs
     >>> model = fs.tasks.quadratic.example1(clients=4).model
-    >>> algorithm(fs.client.sgd(model, optax.sgd(0.1)), [fs.stage.mean()], fs.server.optimize()).name
-    'custom'
+    >>> local = fs.client.sgd(model, optax.sgd(0.1))
+    >>> algorithm(local, [fs.stage.mean()], fs.server.optimize()).mean.weights
+    'examples'
     """
     _check_stages(stages)
     if server.several and any(stage.codes for stage in stages):

@@ -172,9 +172,10 @@ class Population:
         at: Any = None,
         seed: int = 0,
     ) -> tuple["Population", "Population"]:
-        """(train, test).  ``clients=0.1`` holds out a tenth of the clients, and numbers both anew; ``examples=0.2`` a
-        random fifth of all examples, whoever owns them; ``time="column"`` with ``at=`` puts what is
-        later than ``at`` into the test set, or with ``examples=`` each client's latest share.
+        """(train, test).  ``clients=0.1`` holds out a tenth of the clients, and numbers both anew;
+        ``examples=0.2`` a random fifth of all examples, whoever owns them; ``time="column"`` with
+        ``at=`` puts what is later than ``at`` into the test set, or with ``examples=`` each
+        client's latest share.
         ``at`` is a number, or a moment (a datetime, a pandas or NumPy time stamp, "2013-11-21
         12:00"; UTC unless it says otherwise) for a column of seconds since 1970."""
         for name, share in (("clients", clients), ("examples", examples)):

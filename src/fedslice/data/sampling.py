@@ -15,7 +15,7 @@ class Sampler(NamedTuple):
 
     ``kind`` says how it draws: ``"uniform"`` so many without replacement, ``"weighted"`` so many
     with replacement in proportion to examples (a client that is named twice counts twice, as if it
-    had sent its message twice), ``"poisson"`` each by itself, ``"full"`` all, or a word of your own.
+    had sent its message twice), ``"poisson"`` each by itself, ``"full"`` all, or your own word.
     ``clients`` is how many take part, on average; None: all.
     """
 
