@@ -131,7 +131,7 @@ def test_a_phase_draws_from_its_part_alone(work: Work, split: object) -> None:
     for place, wanted in enumerate(({SUPPORT}, {QUERY}, {SUPPORT, QUERY})):
         mine = np.isin(part, list(wanted))
         counts = np.bincount(population.owners[mine], minlength=len(population))
-        phase = plan.phases[place]
+        phase = plan.own.phases[place]
         assert phase.examples.tolist() == counts.tolist()
         drawn, sizes, steps = planner._examples(place, works[place], 2, cohort, counts)
         passes = -(-counts // 3)
@@ -159,9 +159,9 @@ def test_a_phase_draws_from_its_part_alone(work: Work, split: object) -> None:
             read[k] |= items
             if place:
                 trained[k] |= items
-    sent, union, ids = plan.sent["w"], plan.union["w"], space.ids
+    sent, union, ids = plan.own.sent["w"], plan.shared.union["w"], space.ids
     for k in cohort:
-        assert {int(ids[union[p]]) for p in plan.places["w"][k] if p < len(union)} == read[k]
+        assert {int(ids[union[p]]) for p in plan.own.places["w"][k] if p < len(union)} == read[k]
         assert {int(ids[union[p]]) for p in sent[k] if p < len(union)} == trained[k]
         assert traffic.rows_up["w"][k] == len(trained[k])
 
@@ -221,7 +221,7 @@ def test_fresh_halves_are_halves_and_other_ones_each_round() -> None:
     assert halves(planner, 5, np.array([1, 3])) == [
         [part[1], part[3]] for part in rounds[5]
     ]  # whoever else is there
-    assert planner.plan(5, everybody)[0].phases[1].examples.tolist() == [0, 1, 3, 20]
+    assert planner.plan(5, everybody)[0].own.phases[1].examples.tolist() == [0, 1, 3, 20]
 
 
 def test_fresh_halves_are_uniform() -> None:

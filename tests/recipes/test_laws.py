@@ -221,8 +221,8 @@ def shared(key: Any, run: Run) -> Run:
     return run
 
 
-def anatomies(key: Any) -> Callable[..., Shapes]:
-    """Makes the anatomy of this key once."""
+def shapes(key: Any) -> Callable[..., Shapes]:
+    """Makes the shapes of this key once."""
 
     def make(*given: Any) -> Shapes:
         if key not in SHAPES:
@@ -243,7 +243,7 @@ def trained(
             patch.setattr(
                 import_module("fedslice.simulation.run"),
                 "Shapes",
-                anatomies((name, settings.get("seed"))),
+                shapes((name, settings.get("seed"))),
             )
         run = run_of(RECIPES[name](MODEL, chosen), chosen, **settings)
     shared((name, settings.get("engine"), settings.get("threads"), settings.get("seed")), run)
@@ -383,12 +383,12 @@ def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
     space = run.spaces["w"]
     before = jax.tree.map(np.array, run.store.state)
     plan, _ = run.planner.plan(run.round, run.cohort(run.round))
-    touched = np.isin(np.arange(len(space.ids)), plan.union["w"])
+    touched = np.isin(np.arange(len(space.ids)), plan.shared.union["w"])
     assert 0 < touched.sum() < len(touched)
     for _ in run.rounds(1):
         pass
     for tag, old, new in zip(
-        jax.tree.leaves(run.anatomy.tags.state),
+        jax.tree.leaves(run.shapes.tags.state),
         jax.tree.leaves(before),
         jax.tree.leaves(run.store.state),
         strict=True,

@@ -18,6 +18,7 @@ from fedslice.data.population import Population
 from fedslice.errors import DivergedError, InputError
 from fedslice.model import Model, Table
 from fedslice.round.engine import choose
+from fedslice.round.wire import HEAD, TOLD
 from fedslice.types import Client
 
 
@@ -169,7 +170,9 @@ def test_the_debug_engine_names_client_and_step() -> None:
 def test_bytes_are_those_of_dense_leaves_and_rows(tmp_path: Path) -> None:
     """A client: 4 bytes of bias, 4 x 2 of each row of S(i) down; up the same and a 4-byte number
     for each row.  Those that take part for the first time name S(i) as well, 4 bytes a row,
-    whatever number of tables it is for; a run that goes on from a checkpoint knows who did."""
+    whatever number of tables it is for; a run that goes on from a checkpoint knows who did.  Heads:
+    8 bytes, 4 for the number of rows, down 4 for the seed and each of 3 padded sizes, up 24 for the
+    weight and the report."""
     tables = {"w": Table(ROWS, ("history",)), "v": Table(ROWS, ("history",))}
     model = Model(
         bias, lambda p, b: squares(p, b) + fs.lookup(p["v"], b["history"]).sum(1) ** 2, tables
@@ -187,12 +190,12 @@ def test_bytes_are_those_of_dense_leaves_and_rows(tmp_path: Path) -> None:
     for r in range(4):
         (report,) = run.rounds(1)
         cohort = run.cohort(r)
-        new = sizes[[c for c in cohort if c not in seen]].sum()
+        new = sizes[[c for c in cohort if c not in seen]]
         seen |= set(cohort)
-        assert report.bytes_down == 3 * 4 + sizes[cohort].sum() * 8
-        assert (
-            report.bytes_up == 3 * 4 + sizes[cohort].sum() * 12 + 4 * new
-        )  # FedSGD touches all of S(i)
+        assert report.bytes_down == 3 * (28 + 4) + sizes[cohort].sum() * 8
+        named = 12 * len(new) + 4 * new.sum()
+        up = 3 * (36 + 4) + sizes[cohort].sum() * 12  # FedSGD touches all of S(i)
+        assert report.bytes_up == up + named
         assert report.examples == population.counts[cohort].sum()
         if r == 1:
             run.save(tmp_path)
@@ -310,12 +313,12 @@ def test_local_leaves_stay_at_home() -> None:
     population = Population.from_arrays([1, 1, 1], x=[1.0, 2.0, 6.0])
     run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), epochs=2, batch=3), population, 1)
     assert set(run.params()) == {"g"}
-    assert set(run.anatomy.tags.values["update"]) == {"g"}
-    assert set(run.anatomy.tags.offer) == {"g"}
+    assert set(run.shapes.tags.values["update"]) == {"g"}
+    assert set(run.shapes.tags.invitation.offer) == {"g"}
     # step 1: residual -3, both move by 0.6; step 2: residual 1.2 - 3 = -1.8, both move by 0.36
     np.testing.assert_allclose(run.params()["g"], 0.96, rtol=1e-6)
     (report,) = run.rounds(1)
-    assert report.bytes_up == 4
+    assert report.bytes_up == HEAD.size + TOLD.size + 4
 
 
 def test_a_model_without_tables_is_dense_fedavg() -> None:
@@ -477,7 +480,7 @@ def test_auto_vectorises_small_clients_and_maps_large_ones() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rows": "all"}, "use 'touched' or 'held'"),
+        ({"rows": "some"}, "use 'touched', 'held' or 'all'"),
         ({"sampler": fs.sampling.uniform(8)}, "8 was asked of 7"),
         ({"seed": -1}, "seed"),
     ],

@@ -38,11 +38,11 @@ def test_batches_decode_to_the_clients_own_examples(
     chosen = np.array(cohort)
     plan, traffic = planner.plan(5, chosen)
     examples, sizes, steps = planner._examples(0, work, 5, chosen, population.counts[chosen])
-    (phase,) = plan.phases
+    (phase,) = plan.own.phases
     assert np.array_equal(phase.steps[: len(cohort)], steps)
     assert np.array_equal(phase.sizes[: len(cohort)], sizes)
     ids, space = population.submodels(FIELDS, ROWS).ids, population.submodels(FIELDS, ROWS)
-    union, places, held = plan.union["w"], plan.places["w"], plan.held["w"]
+    union, places, held = plan.shared.union["w"], plan.own.places["w"], plan.own.held["w"]
     real = union[union < len(ids)]
     assert len(set(real.tolist())) == len(real)
     touched: set[int] = set()
@@ -71,7 +71,7 @@ def test_batches_decode_to_the_clients_own_examples(
             [space.slots[space.offsets[c] : space.offsets[c + 1]] for c in cohort]
         )
         assert set(real.tolist()) == set(held_by.tolist())
-    assert plan.weights[: len(cohort)].tolist() == population.counts[chosen].tolist()
+    assert plan.own.weight[: len(cohort)].tolist() == population.counts[chosen].tolist()
     assert traffic.clients == len(cohort)
     assert traffic.examples == sizes.sum()
     assert traffic.rows_down["w"].tolist() == space.sizes[chosen].tolist()
@@ -86,14 +86,14 @@ def test_padding_points_past_the_end(work: Work) -> None:
     planner.plan(0, np.arange(7))  # a larger cohort makes room
     plan, _ = planner.plan(0, np.arange(5))
     space = population.submodels(FIELDS, ROWS)
-    assert plan.clients.tolist() == [0, 1, 2, 3, 4, 7, 7]  # 7 is past the last one
-    (phase,) = plan.phases
-    for part in (plan.weights, phase.steps, phase.sizes):
+    assert plan.own.place.tolist() == [0, 1, 2, 3, 4, 7, 7]  # 7 is past the last one
+    (phase,) = plan.own.phases
+    for part in (plan.own.weight, phase.steps, phase.sizes):
         assert not part[5:].any()
     assert phase.sizes[:5].any()
-    assert (plan.places["w"][5:] == len(plan.union["w"])).all()
-    assert (plan.held["w"][5:] == len(space.slots)).all()
-    spare = plan.union["w"] >= len(space.ids)
+    assert (plan.own.places["w"][5:] == len(plan.shared.union["w"])).all()
+    assert (plan.own.held["w"][5:] == len(space.slots)).all()
+    spare = plan.shared.union["w"] >= len(space.ids)
     assert (np.diff(spare.astype(int)) >= 0).all()  # all at the end
 
 
@@ -104,10 +104,10 @@ def test_capacity_only_grows() -> None:
         plan, _ = planner.plan(0, np.array(cohort))
         assert all(planner.capacity[name] >= size for name, size in seen.items())
         seen = dict(planner.capacity)
-        assert plan.clients.shape[0] == seen["clients"]
-        assert plan.phases[0].sizes.shape[1] == seen["steps 0"]
-        assert plan.union["w"].shape[0] == seen["w union"]
-        assert plan.places["w"].shape[1] == seen["w rows"]
+        assert plan.own.place.shape[0] == seen["clients"]
+        assert plan.own.phases[0].sizes.shape[1] == seen["steps 0"]
+        assert plan.shared.union["w"].shape[0] == seen["w union"]
+        assert plan.own.places["w"].shape[1] == seen["w rows"]
     assert seen["clients"] == 7
 
 
@@ -224,10 +224,10 @@ def test_a_cohort_of_nobody_and_rounds_that_touch_no_row() -> None:
     population = Population.from_arrays(columns.pop("client"), **columns)
     plan, traffic = planner_of(population, WORKS[0]).plan(0, np.array([0, 1]))
     assert traffic.rows_up["w"].tolist() == [0, 0]
-    assert (plan.phases[0].batches["item"] < 0).all()
+    assert (plan.own.phases[0].batches["item"] < 0).all()
     plan, traffic = planner_of(population, WORKS[0]).plan(0, np.zeros(0, np.int64))
     assert traffic.clients == traffic.examples == 0
-    assert not plan.weights.any()
+    assert not plan.own.weight.any()
 
 
 def test_bucket() -> None:

@@ -11,24 +11,38 @@ import pytest
 from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
+from fedslice.stage.codes import opened
 from fedslice.stage.compress import Compressor
-from fedslice.types import Message, Parcel
+from fedslice.types import ClientReport, Message
 
 VALUES = jnp.array([3.0, -1.0, 0.5, 0.0, -0.25, 2.0, 0.0, 0.01])
 
 
 def compressed(compressor: Compressor, values: jax.Array, key: int = 0) -> np.ndarray:
-    return np.asarray(compressor.leaf(values, compressor.remember(values), jax.random.key(key))[0])
+    code, _ = compressor.leaf(values, compressor.remember(values), jax.random.key(key))
+    return np.asarray(opened(code))
 
 
 def many(compressor: Compressor, values: jax.Array, count: int = 20000) -> np.ndarray:
     """The same values sent with so many keys."""
     keys = jax.random.split(jax.random.key(1), count)
-    return np.asarray(jax.jit(jax.vmap(lambda key: compressor.leaf(values, (), key)[0]))(keys))
+    return np.asarray(
+        jax.jit(jax.vmap(lambda key: opened(compressor.leaf(values, (), key)[0])))(keys)
+    )
 
 
-def parcel(*numbers: int, shape: tuple[int, ...] | None = None) -> Parcel:
-    return Parcel(np.array(numbers), 4 * np.array(numbers), shape)
+def packed(compressor: Compressor, values: jax.Array) -> int:
+    """Bytes of what is sent, which are those that are counted; and it comes back as it was."""
+    code, _ = compressor.leaf(values, compressor.remember(values), jax.random.key(0))
+    data = code.pack(None)
+    assert len(data) == code.size(None, int(code.items(None)))
+    for left, right in zip(*map(jax.tree.leaves, (code.unpack(data, None), code)), strict=True):
+        assert np.array_equal(left, right)
+    return len(data)
+
+
+def a_message(update: Any) -> Message:
+    return Message(update, jnp.ones(()), ClientReport(*[jnp.zeros(())] * 4))
 
 
 # -- quantisation ----------------------------------------------------------------------------------
@@ -59,8 +73,9 @@ def test_many_levels_are_no_compression() -> None:
 @pytest.mark.parametrize(("levels", "bits"), [(1, 2), (3, 3), (7, 4), (127, 8), (128, 9)])
 def test_bytes_of_quantise(levels: int, bits: int) -> None:
     """2 levels + 1 values a number: 3, 7, 15, 255, 257 of them; then the norm in 4 bytes."""
-    expected = [np.ceil(count * bits / 8) + 4 for count in (10, 3)]
-    assert fs.stage.quantise(levels).cost(parcel(10, 3)).tolist() == expected
+    for count in (10, 3):
+        values = jax.random.normal(jax.random.key(count), (count,))
+        assert packed(fs.stage.quantise(levels), values) == np.ceil(count * bits / 8) + 4
 
 
 # -- sparsification, sign --------------------------------------------------------------------------
@@ -74,10 +89,15 @@ def test_largest_keeps_exactly_its_share_of_what_is_not_zero(share: float, kept:
     expected = np.zeros(len(VALUES), np.float32)
     expected[largest] = VALUES[largest]
     assert np.array_equal(sent, expected)
-    assert fs.stage.largest(share).cost(parcel(6, 12)).tolist() == [
-        8 * kept,
-        8 * np.ceil(share * 12),
-    ]
+    assert packed(fs.stage.largest(share), VALUES) == 4 + 4 * kept + 1  # a mask of 8 bits
+
+
+def test_few_kept_numbers_tell_their_places_and_many_a_mask() -> None:
+    """Of 1,000 numbers, 4 bytes for each place below 32 kept ones, 125 bytes of mask above."""
+    values = jax.random.normal(jax.random.key(0), (1000,))
+    for kept in (1, 31, 32, 500):
+        size = packed(fs.stage.largest(kept / 1000), values)
+        assert size == 4 + 4 * kept + min(4 * kept, 125)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
@@ -85,8 +105,8 @@ def test_largest_of_equal_numbers_sends_what_it_bills(share: float) -> None:
     """30 numbers of three sizes, ten each: the first of those that tie, to the number."""
     values = jnp.tile(jnp.array([2.0, -1.0, 3.0]), 10)
     sent = compressed(fs.stage.largest(share), values)
-    billed = fs.stage.largest(share).cost(parcel(30))[0] / 8
-    assert np.count_nonzero(sent) == billed == round(30 * share)
+    assert np.count_nonzero(sent) == round(30 * share)
+    assert packed(fs.stage.largest(share), values) == 4 + 4 * round(30 * share) + 4
     order = np.lexsort((np.arange(30), -np.abs(np.asarray(values))))
     assert set(np.flatnonzero(sent)) == set(order[: round(30 * share)])
 
@@ -98,16 +118,19 @@ def test_random_is_unbiased_and_keeps_its_share() -> None:
     assert np.mean(sent[:, 0] != 0) == pytest.approx(0.3, abs=0.02)
     plain = many(fs.stage.random(0.3, unbiased=False), VALUES, 100)
     assert set(np.unique(plain[:, 0])) == {0.0, 3.0}
-    assert fs.stage.random(0.3).cost(parcel(10, 11)).tolist() == [4 * 3 + 8, 4 * 4 + 8]
+    kept = jax.random.bernoulli(jax.random.key(0), 0.3, VALUES.shape)
+    assert packed(fs.stage.random(0.3), VALUES) == 4 + 4 * int(kept.sum()) + 1
 
 
 def test_sign() -> None:
-    """Six numbers that are not zero, of mean size 6.76 / 6; a bit for each number, and the size."""
+    """Six numbers that are not zero, of mean size 6.76 / 6; two bits for each number, which may be
+    zero, and the size."""
     np.testing.assert_allclose(
         compressed(fs.stage.sign(), VALUES), np.sign(VALUES) * 6.76 / 6, rtol=1e-6
     )
     assert not compressed(fs.stage.sign(), jnp.zeros(3)).any()
-    assert fs.stage.sign().cost(parcel(8, 9)).tolist() == [5, 6]
+    assert packed(fs.stage.sign(), VALUES) == 2 + 4
+    assert packed(fs.stage.sign(), VALUES.at[0].set(-1)[:5]) == 2 + 4
 
 
 # -- low rank --------------------------------------------------------------------------------------
@@ -131,7 +154,8 @@ def test_low_rank_becomes_the_truncated_svd() -> None:
     compressor = fs.stage.low_rank(2)
     memory, errors = compressor.remember(matrix), []
     for _ in range(8):
-        sent, memory = compressor.leaf(matrix, memory, jax.random.key(0))
+        code, memory = compressor.leaf(matrix, memory, jax.random.key(0))
+        sent = opened(code)
         errors.append(float(jnp.linalg.norm(sent - matrix)))
     np.testing.assert_allclose(sent, best, atol=1e-3)
     floor = float(
@@ -146,11 +170,9 @@ def test_low_rank_sends_the_rest_as_it_is() -> None:
     for shape in ((5,), (3, 3), ()):
         values = jax.random.normal(jax.random.key(2), shape)
         assert np.array_equal(compressed(fs.stage.low_rank(2), values), values)
-    compressor = fs.stage.low_rank(2)
-    assert compressor.cost(parcel(9, 9, shape=(3, 3))).tolist() == [36, 36]
-    assert compressor.cost(parcel(40, 80)).tolist() == [160, 320]
-    assert compressor.cost(parcel(108, 108, shape=(12, 9))).tolist() == [4 * 2 * 21] * 2
-    assert compressor.cost(parcel(108, shape=(12, 3, 3))).tolist() == [4 * 2 * 21]
+    for shape in ((12, 9), (12, 3, 3)):
+        values = jax.random.normal(jax.random.key(3), shape)
+        assert packed(fs.stage.low_rank(2), values) == 4 * 2 * (12 + 9)
 
 
 def test_low_rank_leaves_rows_of_tables_alone() -> None:
@@ -189,9 +211,7 @@ def test_what_is_sent_and_what_is_left_are_what_was_wanted(name: str) -> None:
     stage = fs.stage.compress(BIASED[name], feedback=True)
     params = {"m": jnp.zeros((6, 5)), "v": jnp.zeros(7)}
     memory = stage.remember(params, ())
-    encode = jax.jit(
-        lambda memory, update, key: stage.encode((), memory, Message(update, jnp.ones(()), {}), key)
-    )
+    encode = jax.jit(lambda memory, update, key: stage.encode((), memory, a_message(update), key))
     wanted, sent, norms = (
         jax.tree.map(np.zeros_like, params),
         jax.tree.map(np.zeros_like, params),
@@ -205,15 +225,16 @@ def test_what_is_sent_and_what_is_left_are_what_was_wanted(name: str) -> None:
         }
         before = memory[0]
         message, memory = encode(memory, update, keys[2])
+        arrived = opened(message.update)
         for leaf in params:
             np.testing.assert_allclose(
-                message.update[leaf] + memory[0][leaf],
+                arrived[leaf] + memory[0][leaf],
                 update[leaf] + before[leaf],
                 rtol=1e-5,
                 atol=1e-5,
             )
             wanted[leaf] += np.asarray(update[leaf])
-            sent[leaf] += np.asarray(message.update[leaf])
+            sent[leaf] += np.asarray(arrived[leaf])
         norms.append(sum(float(jnp.sum(leaf**2)) for leaf in memory[0].values()) ** 0.5)
     size = sum(float(np.sum(leaf**2)) for leaf in wanted.values()) ** 0.5
     gap = sum(float(np.sum((wanted[leaf] - sent[leaf]) ** 2)) for leaf in params) ** 0.5
@@ -241,7 +262,7 @@ def test_under_feedback_what_is_sent_is_a_contraction(compressor: Compressor, om
     blank = stage.remember(update, ())
 
     def encode(memory: Any, key: jax.Array) -> Any:
-        return stage.encode((), memory, Message(update, jnp.ones(()), {}), key)[1]
+        return stage.encode((), memory, a_message(update), key)[1]
 
     keys = jax.random.split(jax.random.key(1), 300)
     size = float(jnp.sum(update["v"] ** 2))
@@ -266,7 +287,7 @@ def test_feedback_with_few_levels_does_not_diverge() -> None:
 def test_errors_are_kept_for_each_client_and_row() -> None:
     """One round: the error of a client's row changes if and only if the client is drawn and its
     batches touch it."""
-    half = Compressor(lambda values, memory, key: (values / 2, memory), lambda parcel: parcel.bytes)
+    half = Compressor(lambda values, memory, key: (values / 2, memory))
     method = fs.recipes.fedavg(
         logistic(),
         optax.sgd(0.3),
@@ -285,7 +306,7 @@ def test_errors_are_kept_for_each_client_and_row() -> None:
     run.train(1, progress=False)
     after = jax.tree.map(np.array, run.memory[1][0][0])
     touched = np.zeros(len(space.slots) + 1, bool)
-    touched[np.asarray(plan.held["w"]).ravel()] = True
+    touched[np.asarray(plan.own.held["w"]).ravel()] = True
     touched = touched[:-1]
     owners = np.repeat(np.arange(len(population)), np.diff(space.offsets))
     assert set(owners[touched]) == set(cohort)
@@ -300,21 +321,27 @@ def test_errors_are_kept_for_each_client_and_row() -> None:
 # -- bytes of a run --------------------------------------------------------------------------------
 
 
+def kept(share: float) -> Any:
+    """Bytes of a leaf of so many numbers of which a share is kept, all of them not zero."""
+    return lambda n: 4 + 4 * np.ceil(share * n) + np.minimum(np.ceil(n / 8), 4 * np.ceil(share * n))
+
+
 @pytest.mark.parametrize(
     ("compressor", "numbers"),
     [
         (None, lambda n: 4 * n),
         (fs.stage.quantise(7), lambda n: np.ceil(n / 2) + 4),
-        (fs.stage.largest(0.25), lambda n: 8 * np.ceil(n / 4)),
-        (fs.stage.random(0.5), lambda n: 4 * np.ceil(n / 2) + 8),
-        (fs.stage.sign(), lambda n: np.ceil(n / 8) + 4),
+        (fs.stage.largest(0.25), kept(0.25)),
+        (fs.stage.random(1.0), kept(1.0)),
+        (fs.stage.sign(), lambda n: np.ceil(n / 4) + 4),
     ],
     ids=["plain", "quantise", "largest", "random", "sign"],
 )
 def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> None:
     """Clients hold {0, 1, 2}, {2} and {3, 4}, rows of 3 numbers; a full pass touches all of them.
-    Up go, for each client, its rows' numbers in one parcel, a matrix of 2 x 5, a number, and 4
-    bytes a row to say which they are.  In its first round S(i) goes too, 4 bytes a row."""
+    Up go, for each client, its rows' numbers in one leaf, a matrix of 2 x 5, a number, 4 bytes a
+    row to say which they are, and a head of 36.  In its first round S(i) goes too, 4 bytes a row
+    and a head of 12."""
     item = np.array([0, 1, 2, 2, 2, 3, 4, 4])
     owner = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     population = fs.Population.from_arrays(owner, item=item, y=np.arange(8.0, dtype=np.float32) / 8)
@@ -331,13 +358,12 @@ def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> Non
     run = run_of(method, population)
     report = run.train(1, progress=False)
     rows = np.array([3, 1, 2])
-    places = (
-        0 if compressor is not None and compressor.places else 4 * rows.sum()
-    )  # top-k tells the place of each number
-    expected = np.sum(numbers(3 * rows)) + 3 * (numbers(10) + numbers(1)) + places
-    assert report.bytes_up == expected + 4 * rows.sum()
+    expected = np.sum(numbers(3 * rows)) + 3 * (numbers(10) + numbers(1))
+    expected += 4 * rows.sum() + 3 * 36
+    assert report.bytes_up == expected + 4 * rows.sum() + 3 * 12
     assert run.train(1, progress=False).bytes_up == expected
-    assert report.bytes_down == 4 * (3 * rows.sum() + 3 * 11)
+    assert report.bytes_down == 4 * (3 * rows.sum() + 3 * 11) + 3 * 28
+    assert run.totals["bytes_up"] == 2 * expected + 4 * rows.sum() + 3 * 12
 
 
 # -- training --------------------------------------------------------------------------------------

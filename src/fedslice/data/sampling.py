@@ -46,7 +46,7 @@ class Sampler(NamedTuple):
         """The clients of one round, ascending: the canonical order in which everything is summed.
 
         >>> uniform(3).cohort(0, 7, np.ones(10)), uniform(3).cohort(0, 8, np.ones(10))
-        (array([1, 2, 5]), array([1, 4, 6]))
+        (array([0, 2, 6]), array([2, 6, 9]))
         """
         return np.sort(self.draw(np.random.default_rng((seed, round)), counts))
 

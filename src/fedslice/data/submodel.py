@@ -13,6 +13,7 @@ import numpy as np
 
 from fedslice.errors import InputError
 
+WHOLE = 1 << 27  # rows of a table that a round may go through one by one
 CHUNK = 1 << 22  # ids sorted at once: bounds the memory, and short sorts are faster
 
 
@@ -31,6 +32,20 @@ class Submodels(NamedTuple):
     def sizes(self) -> np.ndarray:
         """|S(i)| of each client."""
         return np.diff(self.offsets)
+
+    def whole(self, rows: int) -> "Submodels":
+        """The same with a slot for each of the table's ``rows`` rows, whoever holds them.
+
+        >>> one = index({"item": np.array([5, 2])}, np.array([0, 1, 2]), rows=6)
+        >>> one.slots.tolist(), one.whole(6).slots.tolist(), len(one.whole(6).ids)
+        ([1, 0], [5, 2], 6)
+        """
+        if rows > WHOLE:
+            raise InputError(
+                f"a table of {rows:,} rows is too large for rounds over all of its rows, which take"
+                f" up to {WHOLE:,}: use rows='touched' or rows='held'"
+            )
+        return self._replace(ids=np.arange(rows), slots=self.ids[self.slots].astype(np.int32))
 
     def heat(self, counts: np.ndarray) -> np.ndarray:
         """float64 [slots, 2]: clients of more than no ``counts`` that hold a row, and their sum."""

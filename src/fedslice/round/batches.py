@@ -100,15 +100,20 @@ def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
         chosen = np.flatnonzero(
             parts[work.split] == {"support": SUPPORT, "query": QUERY}[work.part]
         )
-        if work.part == "query" and not len(chosen):
-            given = f" with split={work.split!r}" if isinstance(work.split, str) else ""
-            raise InputError(
-                f"no client has a query example{given}: use another split, or in training 'none'"
-            )
         counts = np.bincount(population.owners[chosen], minlength=len(population))
         examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
         found.append(Pool(np.cumsum(counts) - counts, counts, examples, len(chosen), _most(counts)))
     return found
+
+
+def check_query(works: Sequence[Work], pools: Sequence[Pool]) -> None:
+    """Refuse to train or to judge where no client has anything to do it with."""
+    for work, pool in zip(works, pools, strict=True):
+        if work.part == "query" and not pool.counts.any():
+            given = f" with split={work.split!r}" if isinstance(work.split, str) else ""
+            raise InputError(
+                f"no client has a query example{given}: use another split, or in training 'none'"
+            )
 
 
 def _most(counts: np.ndarray) -> int:

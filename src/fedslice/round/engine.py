@@ -8,7 +8,7 @@ knows a row id.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,15 @@ PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; n
 REPORT = ("loss", "start_loss", "failed", "update_norm")
 
 
+Items: TypeAlias = tuple[Array, ...]
+
+
 class Figures(NamedTuple):
-    """What a round reports: one number for each name in ``REPORT``, and how many numbers each
-    client's codes kept, where they leave some out, [clients, codes]."""
+    """What a round reports: one number for each name in ``REPORT``, and for each code of a message
+    how many numbers each client kept."""
 
     values: Array
-    items: Array
+    items: Items
 
 
 class Steps(NamedTuple):
@@ -53,8 +56,8 @@ class Steps(NamedTuple):
 
     look: Callable[[State, Shared, Own, Key], Message]
     find: Callable[[Message, Shared, Own], PyTree]
-    train: Callable[[State, PyTree, PyTree, Shared, Own, Key], tuple[Message, Array, PyTree]]
-    finish: Callable[[State, PyTree, Message, Array, Shared, Own, Key], tuple[State, Figures]]
+    train: Callable[[State, PyTree, PyTree, Shared, Own, Key], tuple[Message, Items, PyTree]]
+    finish: Callable[[State, PyTree, Message, Items, Shared, Own, Key], tuple[State, Figures]]
     keep: Callable[[PyTree, PyTree, Own], PyTree]
 
 
@@ -185,10 +188,10 @@ class Engine:
 
     def _train(
         self, working: State, memory: PyTree, found: PyTree, shared: Shared, own: Own, key: Key
-    ) -> tuple[Message, Array, PyTree]:
+    ) -> tuple[Message, Items, PyTree]:
         skip = len(self.algorithm.survey.work) if self.algorithm.survey else 0
 
-        def one(client: Own, phases: tuple[Phase, ...]) -> tuple[Message, Array, PyTree]:
+        def one(client: Own, phases: tuple[Phase, ...]) -> tuple[Message, Items, PyTree]:
             data, own_key = self._given(client, phases[skip:], shared, key)
             invitation = invite(self.algorithm, self.tags, working, client.places)
             told = take(self.tags.found, found, client.places)
@@ -204,7 +207,7 @@ class Engine:
         working: State,
         found: PyTree,
         messages: Message,
-        items: Array,
+        items: Items,
         shared: Shared,
         own: Own,
         key: Key,
@@ -225,17 +228,13 @@ class Engine:
         data = Data(phases, client.weight, shared.round.astype(jnp.int32))
         return data, key_of(key, shared.round, client.number)
 
-    def _items(self, message: Message, stacked: Stacked) -> Array:
+    def _items(self, message: Message, stacked: Stacked) -> Items:
         """How many numbers each code of a message keeps, of the rows that are sent."""
         leaves = jax.tree.leaves(message.update, is_leaf=is_code)
         tags = jax.tree.leaves(self.tags.values["update"])
         real = {name: rows < stacked.sizes[name] for name, rows in stacked.places.items()}
-        found = [
-            leaf.items(real.get(tag))
-            for leaf, tag in zip(leaves, tags, strict=True)
-            if is_code(leaf)
-        ]
-        return jnp.stack(found) if found else jnp.zeros(0, jnp.int32)
+        pairs = zip(leaves, tags, strict=True)
+        return tuple(leaf.items(real.get(tag)) for leaf, tag in pairs if is_code(leaf))
 
     def _each(self, one: Callable[[Own, tuple[Phase, ...]], Any], own: Own) -> Any:
         """``one(client, its data)`` for every client of the cohort."""

@@ -95,8 +95,7 @@ class Planner:
     client part.  With ``repeats`` a cohort may name a client several times; it is planned once, and
     counted.
 
-    ``rows`` is ``"touched"``, ``"held"``, or ``"all"``: then the round's rows are all slots,
-    whatever the data.
+    With ``whole`` the round's rows are all slots, whatever the data.
     """
 
     def __init__(
@@ -109,9 +108,10 @@ class Planner:
         memory: bool = False,
         fields: Iterable[str] | None = None,
         repeats: bool = False,
+        whole: bool = False,
     ) -> None:
         self.population, self.spaces, self.works = population, spaces, works
-        self.memory, self.rows, self.repeats = memory, rows, repeats
+        self.memory, self.rows, self.repeats, self.whole = memory, rows, repeats, whole
         self.key = splitmix(np.array([seed], np.uint64))
         indexed = {field for space in spaces.values() for field in space.positions}
         wanted = set(population.columns if fields is None else fields) - indexed
@@ -284,7 +284,7 @@ class Planner:
     def _union(self, name: str, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct slots, padded, and for each of ``slots`` its place among them; no sort, no pass
         over the table."""
-        if self.rows == "all":
+        if self.whole:
             return np.arange(len(self.spaces[name].ids), dtype=np.int32), slots
         scratch = self.scratch[name]
         number = np.arange(len(slots), dtype=np.int32)

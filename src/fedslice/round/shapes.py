@@ -7,7 +7,7 @@ anything.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -59,10 +59,7 @@ class Shapes:
     def _wire(self) -> Wire:
         sent = row_leaves(self._encoded, list(self.spaces))
         rows = {name: self.model.tables[name].rows for name in self.spaces}
-        works = [*(self.algorithm.survey.work if self.algorithm.survey else ())]
-        works += self.algorithm.client.work
-        room = [f"{what} {phase}" for phase in range(len(works)) for what in ("steps", "batch")]
-        room += [f"{name} rows" for name in self.spaces]
+        room = room_of(self.algorithm, self.spaces)
         return Wire(
             rows,
             Layout(self.tags.invitation, self._shapes(self._invitation)),
@@ -163,6 +160,21 @@ class Shapes:
             }
             phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero, jnp.zeros(())))
         return Data(tuple(phases), jnp.zeros(()), zero)
+
+
+def works(algorithm: Algorithm) -> list[Work]:
+    """All that a client does in a round: for the survey, if there is one, and for its update."""
+    survey = algorithm.survey.work if algorithm.survey else ()
+    return [*survey, *algorithm.client.work]
+
+
+def room_of(algorithm: Algorithm, spaces: Iterable[str]) -> list[str]:
+    """The padded sizes that a client's own arrays have, by their names in a planner."""
+    phases = range(len(works(algorithm)))
+    shuffled = {n for n, work in enumerate(works(algorithm)) if work.epochs is not None}
+    sizes = [f"batch {phase}" for phase in phases]
+    sizes += [f"steps {phase}" for phase in phases if phase in shuffled]
+    return sizes + [f"{name} rows" for name in spaces]
 
 
 def _kind(column: np.ndarray) -> type:

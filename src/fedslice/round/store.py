@@ -59,11 +59,11 @@ def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Iterable[str]) 
 
 def take(tags: PyTree, tree: PyTree, places: Mapping[str, Any]) -> PyTree:
     """The rows ``places`` of all row-shaped leaves; a place past the end gives zeros."""
-    return jax.tree.map(
-        lambda tag, leaf: leaf.at[places[tag]].get(mode="fill", fill_value=0) if tag else leaf,
-        tags,
-        tree,
-    )
+
+    def rows(tag: str, leaf: Array) -> Array:
+        return jnp.asarray(leaf).at[places[tag]].get(mode="fill", fill_value=0) if tag else leaf
+
+    return jax.tree.map(rows, tags, tree)
 
 
 def put(tags: PyTree, tree: PyTree, places: Mapping[str, Any], rows: PyTree) -> PyTree:

@@ -246,9 +246,9 @@ class Wire:
         start, ids = self.counts, {}
         for (name, most), size in zip(self.spaces.items(), sizes, strict=True):
             width = self.ids[name]
-            named = np.frombuffer(rest[start : start + width * size], f"<u{width}").astype(np.int64)
-            if len(named) != size or size > room[name]:
+            if size > room[name] or start + width * size > len(rest):
                 raise InputError(f"a message names {size} rows of {name!r}, which is too many")
+            named = np.frombuffer(rest, f"<u{width}", size, start).astype(np.int64)
             if size and not ((np.diff(named) > 0).all() and named[-1] < most):
                 raise InputError(f"a message's rows of {name!r} are not ascending ids below {most}")
             ids[name], start = named, start + width * size

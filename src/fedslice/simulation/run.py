@@ -18,15 +18,16 @@ from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.errors import DivergedError, InputError
+from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
 from fedslice.round.engine import Engine, Figures, choose
 from fedslice.round.plan import Plan, Planner, Traffic
-from fedslice.round.shapes import Shapes
+from fedslice.round.shapes import Shapes, works
 from fedslice.round.store import DiskStore, RamStore
 from fedslice.simulation import checkpoint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
-from fedslice.types import Algorithm, Params
+from fedslice.types import Algorithm, Key, Params
 
 LAG = 8  # rounds that may be under way before the oldest one's report is checked
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
@@ -71,53 +72,48 @@ class Run:
         self.spaces = population.spaces(model)
         meet(model, population)
         check_heat(algorithm, population)
-        key = jax.random.key(seed)
+        if rows == "all":
+            sizes = {name: model.tables[name].rows for name in self.spaces}
+            self.spaces = {name: self.spaces[name].whole(size) for name, size in sizes.items()}
         fields = model.fields(population.columns)
-        data = Population(
-            {k: population.columns[k] for k in sorted(fields)},
-            population.offsets,
-            population.clients,
-        )
+        columns = {name: population.columns[name] for name in sorted(fields)}
+        data = Population(columns, population.offsets, population.clients)
+        key = jax.random.key(seed)
         self.shapes = Shapes(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
-        tags = self.shapes.tags
-        alone = len(self.eligible) == 1
-        mode, cores = choose(
-            engine, 1 if alone else threads, self.shapes.numbers, len(self.cohort(0))
-        )
-        stateful = bool(jax.tree.leaves(tags.memory))
-        works = [*(algorithm.survey.work if algorithm.survey else ()), *algorithm.client.work]
         self.planner = Planner(
-            *(
-                population,
-                self.spaces,
-                works,
-                seed,
-                rows or algorithm.client.rows,
-                stateful,
-                fields,
-            ),
+            population,
+            self.spaces,
+            works(algorithm),
+            seed,
+            rows=rows if rows in ("touched", "held") else algorithm.client.rows,
+            memory=bool(jax.tree.leaves(self.shapes.tags.memory)),
+            fields=fields,
             repeats=sampler.by_examples,
+            whole=rows == "all",
         )
-        train_key = jax.random.fold_in(key, 1)
-        self.engine = (
-            DebugEngine(algorithm, tags, train_key, population.clients)
-            if mode == "debug"
-            else Engine(algorithm, tags, train_key, mode, cores, alone)
-        )
-        ids = {name: space.ids for name, space in self.spaces.items()}
-        self.store: RamStore | DiskStore = (
-            RamStore(self.shapes.make, tags.state, ids)
-            if str(store).lower() == "ram"
-            else DiskStore(self.shapes.make, tags.state, ids, Path(store))
-        )
+        check_query(self.planner.works, self.planner.pools)
+        self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
+        self.store = self._store(store)
         self.memory = self.shapes.first_memory()
         self._pending: deque[Report] = deque()
-        self._met, self._met_in = (
-            np.zeros(len(population), bool),
-            0,
-        )  # who took part, in how many rounds
+        self._met = np.zeros(len(population), bool)  # who took part
+        self._met_in = 0  # in how many rounds
         for ahead in range(WARM_UP):
             self.planner.plan(ahead, self.cohort(ahead))
+
+    def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
+        alone = len(self.eligible) == 1
+        expected = len(self.cohort(0))
+        mode, cores = choose(mode, 1 if alone else threads, self.shapes.numbers, expected)
+        if mode == "debug":
+            return DebugEngine(self.algorithm, self.shapes.tags, key, self.population.clients)
+        return Engine(self.algorithm, self.shapes.tags, key, mode, cores, alone)
+
+    def _store(self, place: str | Path) -> RamStore | DiskStore:
+        ids = {name: space.ids for name, space in self.spaces.items()}
+        if str(place).lower() == "ram":
+            return RamStore(self.shapes.make, self.shapes.tags.state, ids)
+        return DiskStore(self.shapes.make, self.shapes.tags.state, ids, Path(place))
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -173,7 +169,7 @@ class Run:
         if any(leaf.like.counted for leaf in wire.message.codes):
 
             def sent(figures: Figures) -> int:
-                items = list(np.asarray(figures.items)[:clients].T.astype(np.int64))
+                items = [np.asarray(each)[:clients].astype(np.int64) for each in figures.items]
                 return new + _sum(wire.up(traffic.rows_up, items), clients)
 
         else:
@@ -278,7 +274,7 @@ class Run:
             "seed": self.seed,
             "sampler": self.sampler.name,
             "work": [work.identity() for work in self.planner.works],
-            "rows": self.planner.rows,
+            "rows": "all" if self.planner.whole else self.planner.rows,
             "store": type(self.store).__name__,
             "engine": [engine.mode, *([engine.threads] if engine.mode == "vmap" else [])],
             "population": checkpoint.fingerprint(self.population),
@@ -340,11 +336,16 @@ def simulate(
 
     ``engine``: ``"vmap"`` all clients at once, ``"map"`` one after the other, a number to vectorise
     so many at a time, ``"auto"`` by the size of a client, ``"debug"`` slowly, naming the client
-    that goes wrong.  ``rows="held"`` works on all of S(i), ``"touched"`` on the rows that the
-    round's batches read (default: what the client part needs); they differ only where rows without
-    gradient move: server momentum, weight decay on clients.  ``store`` is ``"ram"`` or a folder for
-    memory-mapped tables.  The run stops when the loss stays over ``stop_above`` times the first
-    model's.
+    that goes wrong.
+
+    ``rows="held"`` works on all of S(i), ``"touched"`` on the rows that the round's batches read
+    (default: what the client part needs); they differ only where rows without gradient move: server
+    momentum, weight decay on clients.  With ``"all"`` a round is over all rows of the tables,
+    whatever the data: the server steps on those that nobody holds, too, and what acts on the sum
+    (noise) falls on all of them.  A round then costs as much as a table has rows.
+
+    ``store`` is ``"ram"`` or a folder for memory-mapped tables.  The run stops when the loss stays
+    over ``stop_above`` times the first model's.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
@@ -353,8 +354,8 @@ def simulate(
     >>> [report.round for report in run.rounds(2)]
     [1, 2]
     """
-    if rows not in (None, "touched", "held"):
-        raise InputError(f"rows={rows!r}: use 'touched' or 'held'")
+    if rows not in (None, "touched", "held", "all"):
+        raise InputError(f"rows={rows!r}: use 'touched', 'held' or 'all'")
     if not isinstance(sampler, Sampler):
         hint = (
             f"sampling.uniform({sampler})" if isinstance(sampler, int) else "sampling.uniform(50)"

@@ -20,8 +20,8 @@ def clip(bound: float) -> Stage:
     >>> from fedslice.types import ClientReport
     >>> report = ClientReport(*[jnp.zeros(())] * 4)
     >>> message = Message({"w": jnp.array([3.0, 4.0])}, jnp.ones(()), report)
-    >>> clip(1.0).encode((), (), message, jax.random.key(0))[0].update["w"].round(2).tolist()
-    [0.6000000238418579, 0.800000011920929]
+    >>> clip(2.5).encode((), (), message, jax.random.key(0))[0].update["w"].tolist()
+    [1.5, 2.0]
     """
     if not bound > 0:
         raise InputError(f"clip({bound}): the bound must be positive")

@@ -45,7 +45,7 @@ class Steps:
 
     def open(self) -> Array:
         """The numbers."""
-        return self.steps.astype(self.scale.dtype) * self.scale / self.levels
+        return jnp.asarray(self.steps).astype(jnp.float32) * self.scale / self.levels
 
     def times(self, factor: Array) -> "Steps":
         """The code of ``factor`` times the numbers."""
@@ -81,7 +81,7 @@ class Kept:
     bit for every number or four bytes for each that is kept, whichever is less.
 
     >>> code = Kept(jnp.array([0.0, 3.0, 0.0]), jnp.array([False, True, False]))
-    >>> code.size(3, 1), len(code.pack(np.arange(3))), code.open().tolist()
+    >>> int(code.size(3, 1)), len(code.pack(np.arange(3))), code.open().tolist()
     (9, 9, [0.0, 3.0, 0.0])
     """
 
@@ -108,7 +108,8 @@ class Kept:
     def size(self, rows: Any, items: Any = 0) -> Any:
         """Of so many rows with so many kept numbers."""
         mask = -(-_numbers(self.kept, rows) // 8)
-        return COUNT + 4 * items + np.minimum(mask, 4 * items)
+        places = 4 * items
+        return COUNT + places + np.where(mask < places, mask, places)
 
     def pack(self, rows: np.ndarray | None) -> bytes:
         """How many are kept, where, and the numbers."""

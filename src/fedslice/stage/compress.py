@@ -46,6 +46,7 @@ def compress(compressor: Compressor, feedback: bool = False) -> Stage:
     """A stage that sends updates through ``compressor``; with ``feedback`` clients keep what was
     not sent and add it to their next update.
 
+    >>> from fedslice.types import ClientReport
     >>> stage = compress(sign(), feedback=True)
     >>> remembered = stage.remember({"w": jnp.zeros(2)}, ())
     >>> report = ClientReport(*[jnp.zeros(())] * 4)

@@ -30,6 +30,7 @@ def qffl(q: float, rate: float, heat: Heat | None = None, coefficient: str | Non
     """q-FedAvg in place of the mean; ``rate`` is the client's learning rate, L = 1 / rate;
     ``coefficient`` as for the mean, by default ``"uniform"``.
 
+    >>> import jax
     >>> from fedslice.types import ClientReport
     >>> report = ClientReport(*[jnp.array(2.0)] * 4)
     >>> message = Message({"w": jnp.array([0.1])}, jnp.array(5.0), report)

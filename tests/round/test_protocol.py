@@ -1,0 +1,329 @@
+"""Every recipe client by client, each alone with its own rows, through bytes: the same as in the
+simulation, to the bit.
+
+A ``Device`` is made of a population of one.  An ``Office`` has the server's state and no data.  All
+that passes between them is bytes.
+"""
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from laws import MODEL, RECIPES, sampler_of
+from problems import people, run_of
+
+import fedslice as fs
+from fedslice.errors import InputError
+from fedslice.round import protocol
+from fedslice.round.engine import PER_CLIENT
+from fedslice.round.plan import Planner
+from fedslice.round.shapes import Shapes, works
+from fedslice.round.store import put, take
+from fedslice.round.wire import Wire
+from fedslice.simulation.run import Run
+from fedslice.types import Algorithm, Data, Message, Phase, State
+
+ROUNDS = 3
+SEED = 5
+NAMES = [name for name in RECIPES if name != "central"]  # which no client ever runs
+
+
+class Device:
+    """One client: its data, its memory, and the algorithm.  It knows nobody else."""
+
+    def __init__(self, method: Algorithm, alone: fs.Population) -> None:
+        self.method, self.population = method, alone
+        self.model = method.client.model
+        self.spaces = alone.spaces(self.model)
+        self.shapes = Shapes(method, alone, self.spaces, jax.random.key(0))
+        self.memory: Any = None
+        self.held = {name: len(space.slots) for name, space in self.spaces.items()}
+        fields = self.model.fields(alone.columns)
+        rows = method.client.rows
+        self.planner = Planner(
+            alone, self.spaces, works(method), SEED, rows, memory=True, fields=fields
+        )
+        self.look = jax.jit(lambda *given: _alone(_looked, method, *given))
+        self.answer = jax.jit(lambda *given: _alone(_answered, method, *given))
+
+    def slice(self) -> dict[str, np.ndarray]:
+        """The rows that it holds, as it names them once."""
+        return {name: space.ids[space.slots] for name, space in self.spaces.items()}
+
+    def start(self, first: Any) -> None:
+        """Its first memory, from the first model; of a real deployment the first invitation."""
+        if self.memory is None:
+            self.memory = jax.tree.map(
+                lambda tag, leaf: leaf[None] if tag == PER_CLIENT else leaf,
+                self.shapes.tags.memory,
+                self.shapes._remember(first),
+            )
+
+    def prepare(self, letter: bytes) -> None:
+        """Read an invitation and draw the batches of its round."""
+        wire = self.shapes.wire
+        self.round, seed, room, invitation = wire.unpack_invitation(letter, self.held)
+        assert seed == SEED
+        self.planner.capacity = {**self.planner.capacity, **room, "clients": 1}
+        self.plan, _ = self.planner.plan(self.round, np.array([0]))
+        self.invitation = take(self.shapes.tags.invitation, invitation, self._mine())
+        own_key = jax.random.fold_in(jax.random.key(seed), 1)
+        number = int(self.population.numbers[0])
+        self.key = protocol.key_of(own_key, np.uint32(self.round), np.uint32(number))
+
+    def looks(self) -> bytes:
+        """Its message of the first trip."""
+        message = self.look(
+            self._phases()[0], self.plan.own.weight, self.round, self.key, self.invitation
+        )
+        return self._pack(message, survey=True)
+
+    def answers(self, letter: bytes | None) -> bytes:
+        """Its message, and what it remembers."""
+        found: Any = ()
+        if letter is not None:
+            found = self.shapes.wire.unpack_found(letter, self.held)
+            found = take(self.shapes.tags.found, found, self._mine())
+        drawers = {PER_CLIENT: np.int32(0), **self._mine()}
+        remembered = take(self.shapes.tags.memory, self.memory, drawers)
+        message, after = self.answer(
+            self._phases()[1],
+            self.plan.own.weight,
+            self.round,
+            self.key,
+            self.invitation,
+            found,
+            remembered,
+        )
+        self.memory = put(self.shapes.tags.memory, self.memory, drawers, after)
+        return self._pack(message, survey=False)
+
+    def _mine(self) -> dict[str, np.ndarray]:
+        return {name: places[0] for name, places in self.plan.own.held.items()}
+
+    def _phases(self) -> tuple[Any, Any]:
+        skip = len(self.method.survey.work) if self.method.survey else 0
+        return self.plan.own.phases[:skip], self.plan.own.phases[skip:]
+
+    def _pack(self, message: Message, survey: bool) -> bytes:
+        own, rows, ids = self.plan.own, {}, {}
+        for name, space in self.spaces.items():
+            past = len(self.plan.shared.union[name])
+            rows[name] = np.flatnonzero((own.sent or own.places)[name][0] < past)
+            ids[name] = space.ids[space.slots[own.held[name][0][rows[name]]]]
+        return self.shapes.wire.pack_message(self.round, message, rows, ids, survey)
+
+
+def _alone(act: Any, method: Algorithm, phases: Any, weight: Any, round: Any, *given: Any) -> Any:
+    """``lax.map`` over a cohort of one: how the simulation's engine "map" runs every client."""
+
+    def one(stacked: Any) -> Any:
+        phases, weight = stacked
+        ready = tuple(Phase(p.batches, p.sizes, p.steps, p.steps, p.examples) for p in phases)
+        data = Data(ready, weight, jnp.int32(round))
+        return act(method, data, *given)
+
+    return jax.tree.map(lambda leaf: leaf[0], jax.lax.map(one, (phases, weight)))
+
+
+def _looked(method: Algorithm, data: Data, key: Any, invitation: Any) -> Message:
+    return protocol.look(method, invitation, data, key)
+
+
+def _answered(
+    method: Algorithm, data: Data, key: Any, invitation: Any, found: Any, memory: Any
+) -> Any:
+    return protocol.answer(method, invitation, found, memory, data, key)
+
+
+class Office:
+    """The server: its state, the rows that each client named, padded sizes.  It has no data."""
+
+    def __init__(self, run: Run) -> None:
+        self.method, self.tags, self.wire = run.algorithm, run.shapes.tags, run.shapes.wire
+        self.ids = {name: space.ids for name, space in run.spaces.items()}
+        self.state: State = jax.tree.map(jnp.asarray, run.shapes.make(self.ids))
+        self.room, self.key = run.planner.capacity, run.engine.key
+        self.offered = jax.jit(lambda state: protocol.offered(self.method, state))
+        self.find = jax.jit(
+            lambda messages, places, sizes: protocol.find(
+                self.method, self.tags, messages, protocol.Stacked(places, sizes)
+            ),
+            static_argnums=(2,),
+        )
+
+    def slots(self, ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: np.searchsorted(self.ids[name], rows) for name, rows in ids.items()}
+
+    def invite(self, round: int, named: dict[str, np.ndarray]) -> bytes:
+        """For all rows that the client named."""
+        mine = take(self.tags.state, self.state, self.slots(named))
+        count = {name: len(rows) for name, rows in named.items()}
+        invitation = self.offered(mine)
+        return self.wire.pack_invitation(round, SEED, self.room, count, invitation)
+
+    def collect(self, letters: list[bytes], survey: bool) -> tuple[Message, Any, dict[str, Any]]:
+        """The messages stacked, where their rows belong, and the round's rows."""
+        room = {name: self.room[f"{name} rows"] for name in self.ids}
+        opened = [self.wire.unpack_message(letter, room, survey) for letter in letters]
+        unions, places = {}, {}
+        for name, known in self.ids.items():
+            slots = [np.searchsorted(known, ids[name]) for _, _, ids in opened]
+            union = _union(slots, self.room[f"{name} union"], len(known))
+            where = {slot: place for place, slot in enumerate(union)}
+            places[name] = np.full((len(opened), room[name]), len(union), np.int32)
+            for k, mine in enumerate(slots):
+                places[name][k, : len(mine)] = [where[slot] for slot in mine]
+            unions[name] = union
+        received = [protocol.receive(message) for _, message, _ in opened]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *received)
+        sizes = {name: len(union) for name, union in unions.items()}
+        return stacked, protocol.Stacked(places, sizes), unions
+
+    def found_for(self, found: Any, unions: Any, round: int, named: dict[str, np.ndarray]) -> bytes:
+        """What the survey found, for the rows that one client named; zeros where nobody looked."""
+        places = {}
+        for name, slots in self.slots(named).items():
+            where = {slot: place for place, slot in enumerate(unions[name])}
+            places[name] = np.array([where.get(slot, len(where) + 1) for slot in slots], np.int32)
+        count = {name: len(rows) for name, rows in named.items()}
+        return self.wire.pack_found(round, count, take(self.tags.found, found, places))
+
+    def conclude(self, round: int, letters: list[bytes], found: Any) -> None:
+        messages, stacked, unions = self.collect(letters, survey=False)
+        key = protocol.key_of(self.key, np.uint32(round), protocol.SERVER)
+
+        def finish(state: State, messages: Message, found: Any) -> State:
+            working = take(self.tags.state, state, unions)
+            total = protocol.gather(self.method, self.tags.values, messages, stacked)
+            working, _ = protocol.conclude(self.method, working, found, total, key)
+            return put(self.tags.state, state, unions, working)
+
+        self.state = jax.jit(finish)(self.state, messages, found)
+
+
+def _union(slots: list[np.ndarray], room: int, past: int) -> np.ndarray:
+    """Distinct slots in the order in which the planner has them: by their last appearance."""
+    every = np.concatenate(slots) if slots else np.zeros(0, np.int64)
+    last = {slot: place for place, slot in enumerate(every.tolist())}
+    distinct = sorted(last, key=lambda slot: last[slot])
+    return np.array(distinct + [past] * (room - len(distinct)), np.int32)
+
+
+@cache
+def simulated(name: str) -> Run:
+    population = people()
+    method = RECIPES[name](MODEL, population)
+    sampler = sampler_of(name)
+    return run_of(method, population, ROUNDS, sampler=sampler, engine="map", threads=1, seed=SEED)
+
+
+@cache
+def apart(name: str) -> tuple[Office, list[Device], list[int], list[int]]:
+    """The same rounds, on devices and in an office; with the bytes of each round, down and up."""
+    run, population = simulated(name), people()
+    office = Office(run)
+    office.state = jax.tree.map(jnp.asarray, run.shapes.make(office.ids))
+    devices = [
+        Device(RECIPES[name](MODEL, population), population.subset(np.array([i])))
+        for i in range(len(population))
+    ]
+    down, up, met = [], [], set()
+    first = run.shapes.model.params(run.shapes.key, office.ids)
+    for round in range(ROUNDS):
+        cohort = [devices[i] for i in run.cohort(round)]
+        named = [device.slice() for device in cohort]
+        sent = sum(
+            len(run.shapes.wire.pack_slice(rows))
+            for device, rows in zip(cohort, named, strict=True)
+            if id(device) not in met and run.spaces
+        )
+        met |= {id(device) for device in cohort}
+        letters = [office.invite(round, rows) for rows in named]
+        for device, letter, rows in zip(cohort, letters, named, strict=True):
+            mine = device.model.space_of
+            place = office.slots(rows)
+            device.start({k: v[place[mine[k]]] if k in mine else v for k, v in first.items()})
+            device.prepare(letter)
+        found: Any = ()
+        news: list[bytes | None] = [None] * len(cohort)
+        if office.method.survey is not None:
+            looks = [device.looks() for device in cohort]
+            messages, stacked, unions = office.collect(looks, survey=True)
+            found = jax.jit(
+                lambda m, p: protocol.find(
+                    office.method, office.tags, m, protocol.Stacked(p, stacked.sizes)
+                )
+            )(messages, stacked.places)
+            news = [office.found_for(found, unions, round, rows) for rows in named]
+            sent += sum(map(len, looks))
+        answers = [device.answers(letter) for device, letter in zip(cohort, news, strict=True)]
+        office.conclude(round, answers, found)
+        down.append(sum(map(len, letters)) + sum(len(letter or b"") for letter in news))
+        up.append(sent + sum(map(len, answers)))
+    return office, devices, down, up
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_alone_through_bytes_are_the_simulation(name: str) -> None:
+    run, (office, devices, _, _) = simulated(name), apart(name)
+    paths = jax.tree_util.tree_leaves_with_path(office.state)
+    for (path, mine), theirs in zip(paths, jax.tree.leaves(run.store.state), strict=True):
+        assert np.array_equal(mine, theirs), jax.tree_util.keystr(path)
+    for i, device in enumerate(devices):
+        if device.memory is None:
+            continue  # never drawn
+        drawer = {PER_CLIENT: np.array([i])}
+        for space, all_rows in run.spaces.items():
+            drawer[space] = np.arange(all_rows.offsets[i], all_rows.offsets[i + 1])
+        assert bits(device.memory) == bits(take(run.shapes.tags.memory, run.memory, drawer))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_counted_bytes_are_packed_bytes(name: str) -> None:
+    population = people()
+    method = RECIPES[name](MODEL, population)
+    again = run_of(method, population, sampler=sampler_of(name), engine="map", threads=1, seed=SEED)
+    _, _, down, up = apart(name)
+    reports = list(again.rounds(ROUNDS))
+    assert [report.bytes_down for report in reports] == down
+    assert [report.bytes_up for report in reports] == up
+
+
+def test_bytes_that_are_wrong_are_refused() -> None:
+    """Cut off, too long, of another kind, with rows that are not ascending or not there."""
+    run = simulated("fedavg-topk")
+    wire: Wire = run.shapes.wire
+    device = Device(run.algorithm, people().subset(np.array([3])))
+    office = Office(run)
+    device.start(run.shapes.model.params(run.shapes.key, device.slice()))
+    letter = office.invite(0, device.slice())
+    device.prepare(letter)
+    answer = device.answers(None)
+    room = {name: run.planner.capacity[f"{name} rows"] for name in run.spaces}
+    assert wire.unpack_message(answer, room)[0] == 0
+    for cut in range(len(answer)):
+        with pytest.raises(InputError):
+            wire.unpack_message(answer[:cut], room)
+    for cut in range(len(letter)):
+        with pytest.raises(InputError):
+            wire.unpack_invitation(letter[:cut], device.held)
+    with pytest.raises(InputError, match="more than its leaves need"):
+        wire.unpack_message(answer + b"x", room)
+    with pytest.raises(InputError, match="no message of this version"):
+        wire.unpack_message(b"what" + answer[4:], room)
+    with pytest.raises(InputError, match="this client holds"):
+        wire.unpack_invitation(letter, {"w": 1})
+    ids = np.frombuffer(answer, "<u4", len(device.slice()["w"]) and 2, 12).copy()
+    for wrong in (ids[::-1], np.array([0, 10**6], "<u4")):
+        with pytest.raises(InputError, match="not ascending ids below"):
+            wire.unpack_message(answer[:12] + wrong.astype("<u4").tobytes() + answer[20:], room)
+    with pytest.raises(InputError, match="too many"):
+        wire.unpack_message(answer[:8] + np.uint32(10**6).tobytes() + answer[12:], room)
