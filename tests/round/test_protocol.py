@@ -148,12 +148,6 @@ class Office:
         self.state: State = jax.tree.map(jnp.asarray, run.shapes.make(self.ids))
         self.room, self.key = run.planner.capacity, run.engine.key
         self.offered = jax.jit(lambda state: protocol.offered(self.method, state))
-        self.find = jax.jit(
-            lambda messages, places, sizes: protocol.find(
-                self.method, self.tags, messages, protocol.Stacked(places, sizes)
-            ),
-            static_argnums=(2,),
-        )
 
     def slots(self, ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.searchsorted(self.ids[name], rows) for name, rows in ids.items()}
@@ -194,15 +188,16 @@ class Office:
 
     def conclude(self, round: int, letters: list[bytes], found: Any) -> None:
         messages, stacked, unions = self.collect(letters, survey=False)
-        key = protocol.key_of(self.key, np.uint32(round), protocol.SERVER)
+        working = take(self.tags.state, self.state, unions)
 
-        def finish(state: State, messages: Message, found: Any) -> State:
-            working = take(self.tags.state, state, unions)
-            total = protocol.gather(self.method, self.tags.values, messages, stacked)
-            working, _ = protocol.conclude(self.method, working, found, total, key)
-            return put(self.tags.state, state, unions, working)
+        def finish(working: State, found: Any, messages: Message, places: Any, key: Any) -> Any:
+            where = protocol.Stacked(places, stacked.sizes)
+            total = protocol.gather(self.method, self.tags.values, messages, where)
+            own_key = protocol.key_of(key, np.uint32(round), protocol.SERVER)
+            return protocol.conclude(self.method, working, found, total, own_key)
 
-        self.state = jax.jit(finish)(self.state, messages, found)
+        working, _ = jax.jit(finish)(working, found, messages, stacked.places, self.key)
+        self.state = put(self.tags.state, self.state, unions, working)
 
 
 def _union(slots: list[np.ndarray], room: int, past: int) -> np.ndarray:

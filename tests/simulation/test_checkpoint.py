@@ -283,7 +283,7 @@ def test_a_failed_write_leaves_the_old_file(
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from test_checkpoint import make
 folder, run = Path(sys.argv[1]), make()
 if (folder / "checkpoint.safetensors").exists():
@@ -298,7 +298,7 @@ while run.round < 400:
 
 
 def start(folder: Path, life: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", SCRIPT, str(folder), *map(str, Path(__file__).parents[:2])]
     # sets come in another order in each life; code is compiled as in this process
     order = {**os.environ, "PYTHONHASHSEED": str(life), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     return subprocess.Popen(

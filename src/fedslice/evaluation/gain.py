@@ -21,6 +21,7 @@ from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.evaluation.scores import Scores, tally
 from fedslice.model import Model
+from fedslice.round.batches import check_query
 from fedslice.round.engine import choose
 from fedslice.round.plan import Plan, Planner
 from fedslice.round.store import take
@@ -124,6 +125,7 @@ class Personal:
         meet(self.model, population)
         fields = self.model.fields(population.columns)
         self.planner = Planner(population, self.spaces, halves, seed, fields=fields)
+        check_query(halves, self.planner.pools)
         self.cohorts = self._cohorts(np.arange(len(population)))
         plans = [
             self.planner.plan(0, cohort)[0] for cohort in self.cohorts
