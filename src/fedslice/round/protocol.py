@@ -11,7 +11,7 @@ travel as bytes (:mod:`fedslice.round.wire`) or not at all.  An algorithm with a
 trips: ``look`` and ``find`` come before.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from fedslice.types import (
     State,
 )
 
+Memory: TypeAlias = tuple[PyTree, tuple[PyTree, ...]]
+"""What a client keeps between its rounds: its client part's, and each stage's."""
 SERVER = 0xFFFFFFFF  # the number that the server's own randomness hangs on; no client has it
 
 
@@ -51,7 +53,7 @@ class Tags(NamedTuple):
     invitation: Invitation
     found: PyTree  # by the survey, and the update of its messages; () without a survey
     values: PyTree  # update and extra of a message, opened
-    memory: tuple[PyTree, tuple[PyTree, ...]]  # of the client part, and of each stage
+    memory: Memory  # of the client part, and of each stage
 
 
 class Stacked(NamedTuple):
@@ -120,10 +122,10 @@ def answer(
     algorithm: Algorithm,
     invitation: Invitation,
     found: PyTree,
-    memory: tuple[PyTree, tuple[PyTree, ...]],
+    memory: Memory,
     data: Data,
     key: Key,
-) -> tuple[Message, tuple[PyTree, tuple[PyTree, ...]]]:
+) -> tuple[Message, Memory]:
     """One client, from its invitation (and what the survey ``found``) to its encoded message, and
     what it remembers.  One whose message is not finite sends zeros of weight zero, says so, and
     remembers what it did before."""

@@ -7,7 +7,8 @@ anything.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from fedslice.data.submodel import Submodels
 from fedslice.round.engine import PER_CLIENT
 from fedslice.round.protocol import (
     Invitation,
+    Memory,
     Tags,
     answer,
     conclude,
@@ -25,13 +27,24 @@ from fedslice.round.protocol import (
     offered,
     receive,
 )
-from fedslice.round.store import row_leaves
+from fedslice.round.store import row_shapes
 from fedslice.round.wire import Layout, Wire
 from fedslice.types import Algorithm, Data, Key, Message, Params, Phase, PyTree, State, Work
 
 Sizes = dict[str, int]  # rows of each space
 TRACED_ROWS = 256  # of each space, whose first values and heat are in a program's fingerprint
 ADDRESS = re.compile("0x[0-9a-f]+")  # of Python functions, in the text of a traced program
+
+
+class Trees(NamedTuple):
+    """All that moves between the store and a client."""
+
+    state: State
+    invitation: Invitation
+    found: PyTree
+    memory: Memory
+    message: Message  # as it travels
+    arrived: Message  # as it is added up
 
 
 class Shapes:
@@ -47,26 +60,20 @@ class Shapes:
     ) -> None:
         self.algorithm, self.population, self.spaces, self.key = algorithm, population, spaces, key
         self.model = algorithm.client.model
-        traced = (self._state, self._invitation, self._found, self._values, self._memory)
-        tags = Tags(*(row_leaves(make, list(spaces)) for make in traced))
-        self.tags = tags._replace(memory=jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory))
-        self.wire = self._wire()
-        offers = [Layout(tags.invitation.offer, self._shapes(lambda s: self._invitation(s).offer))]
-        offers.append(self.wire.found)
-        mean = {name: int(np.ceil(space.sizes.mean())) for name, space in spaces.items()}
-        self.numbers = int(sum(layout.size(mean) for layout in offers)) // 4
-
-    def _wire(self) -> Wire:
-        sent = row_leaves(self._encoded, list(self.spaces))
-        rows = {name: self.model.tables[name].rows for name in self.spaces}
-        room = room_of(self.algorithm, self.spaces)
-        return Wire(
-            rows,
-            Layout(self.tags.invitation, self._shapes(self._invitation)),
-            Layout(self.tags.found, self._shapes(self._found)),
-            Layout(sent, self._shapes(self._encoded)),
-            room,
+        tags, likes = row_shapes(self._trees, list(spaces))
+        memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
+        values = _values(tags.arrived)
+        self.tags = Tags(tags.state, tags.invitation, tags.found, values, memory)
+        self.wire = Wire(
+            {name: self.model.tables[name].rows for name in spaces},
+            Layout(tags.invitation, likes.invitation),
+            Layout(tags.found, likes.found),
+            Layout(_values(tags.message), _values(likes.message)),
+            room_of(algorithm, spaces),
         )
+        mean = {name: int(np.ceil(space.sizes.mean())) for name, space in spaces.items()}
+        offer = Layout(tags.invitation.offer, likes.invitation.offer).size(mean)
+        self.numbers = int(offer + self.wire.found.size(mean)) // 4
 
     def make(self, ids: Mapping[str, np.ndarray]) -> State:
         """The server's first state for these rows of each space."""
@@ -105,50 +112,36 @@ class Shapes:
 
     # -- tracing -----------------------------------------------------------------------------------
 
-    def _shapes(self, make: Callable[[Sizes], PyTree]) -> PyTree:
-        return jax.eval_shape(lambda: make(dict.fromkeys(self.spaces, 1)))
+    def _trees(self, sizes: Sizes) -> Trees:
+        """Everything that moves in a round, for so many rows."""
+        state = self._state(sizes)
+        invitation = offered(self.algorithm, state)
+        found = self._found(invitation)
+        memory = self._remember(self.algorithm.server.params(state.server))
+        data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
+        message, _ = answer(self.algorithm, invitation, found, memory, data, key)
+        return Trees(state, invitation, found, memory, message, receive(message))
 
     def _state(self, sizes: Sizes) -> State:
         return self.make({name: np.arange(size) for name, size in sizes.items()})
 
-    def _invitation(self, sizes: Sizes) -> Invitation:
-        return offered(self.algorithm, self._state(sizes))
-
-    def _found(self, sizes: Sizes) -> PyTree:
+    def _found(self, invitation: Invitation) -> PyTree:
         """What a survey finds is shaped as the update of its messages."""
         if self.algorithm.survey is None:
             return ()
         data = self._blank(self.algorithm.survey.work)
-        return look(self.algorithm, self._invitation(sizes), data, jax.random.key(0)).update
+        return look(self.algorithm, invitation, data, jax.random.key(0)).update
 
-    def _memory(self, sizes: Sizes) -> tuple[PyTree, tuple[PyTree, ...]]:
-        return self._remember(self.algorithm.server.params(self._state(sizes).server))
-
-    def _remember(self, params: Params) -> tuple[PyTree, tuple[PyTree, ...]]:
+    def _remember(self, params: Params) -> Memory:
         """The first memory of the client part and of each stage."""
         stages = self.algorithm.stages
         kept = tuple(stage.remember(params, self.model.tables) for stage in stages)
         return self.algorithm.client.init(params), kept
 
-    def _message(self, sizes: Sizes) -> Message:
-        data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
-        given = self._invitation(sizes), self._found(sizes), self._memory(sizes)
-        return answer(self.algorithm, *given, data, key)[0]
-
-    def _encoded(self, sizes: Sizes) -> PyTree:
-        """Update and extra of a message, as they travel."""
-        message = self._message(sizes)
-        return {"update": message.update, **message.extra}
-
-    def _values(self, sizes: Sizes) -> PyTree:
-        """The same, as they are added up."""
-        message = receive(self._message(sizes))
-        return {"update": message.update, **message.extra}
-
     def _round(self, sizes: Sizes) -> State:
         """The first round with one client, whose message stands for the sum."""
-        total, found = receive(self._message(sizes)), self._found(sizes)
-        return conclude(self.algorithm, self._state(sizes), found, total, jax.random.key(0))[0]
+        trees, key = self._trees(sizes), jax.random.key(0)
+        return conclude(self.algorithm, trees.state, trees.found, trees.arrived, key)[0]
 
     def _blank(self, works: Sequence[Work]) -> Data:
         """One empty batch for each phase."""
@@ -160,6 +153,11 @@ class Shapes:
             }
             phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero, jnp.zeros(())))
         return Data(tuple(phases), jnp.zeros(()), zero)
+
+
+def _values(message: Message) -> PyTree:
+    """Update and extra of a message."""
+    return {"update": message.update, **message.extra}
 
 
 def works(algorithm: Algorithm) -> list[Work]:

@@ -37,24 +37,34 @@ def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Iterable[str]) 
     >>> row_leaves(shapes, ["item"])
     {'b': '', 'w': 'item'}
     """
+    return row_shapes(make, spaces)[0]
+
+
+def row_shapes(
+    make: Callable[[dict[str, int]], PyTree], spaces: Iterable[str]
+) -> tuple[PyTree, PyTree]:
+    """The same, and each leaf's shape and type with one row of each space."""
     small = {name: 1009 + 2 * place for place, name in enumerate(spaces)}
     large = {name: 10007 + 2 * place for place, name in enumerate(spaces)}
-    probes = [jax.eval_shape(lambda sizes=sizes: make(sizes)) for sizes in (small, large)]
+    first, second = (jax.eval_shape(lambda sizes=sizes: make(sizes)) for sizes in (small, large))
 
-    def space(first: jax.ShapeDtypeStruct, second: jax.ShapeDtypeStruct) -> str:
-        if first.shape == second.shape:
+    def space(one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> str:
+        if one.shape == two.shape:
             return ""
         for name in spaces:
-            if (first.shape[0], second.shape[0]) == (small[name], large[name]) and first.shape[
-                1:
-            ] == second.shape[1:]:
+            rows = (one.shape[0], two.shape[0])
+            if rows == (small[name], large[name]) and one.shape[1:] == two.shape[1:]:
                 return name
         raise InputError(
-            f"a leaf of shape {first.shape} depends on a table's rows, but not in its first axis"
+            f"a leaf of shape {one.shape} depends on a table's rows, but not in its first axis"
             " alone"
         )
 
-    return jax.tree.map(space, *probes)
+    def single(tag: str, one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((1, *one.shape[1:]), one.dtype) if tag else one
+
+    tags = jax.tree.map(space, first, second)
+    return tags, jax.tree.map(single, tags, first)
 
 
 def take(tags: PyTree, tree: PyTree, places: Mapping[str, Any]) -> PyTree:
