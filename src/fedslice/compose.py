@@ -134,9 +134,8 @@ def check_heat(algorithm: Algorithm, population: Population) -> None:
     heat.check({name: table.rows for name, table in model.tables.items()})
     whole = all(work.part == "all" for work in algorithm.client.work)
     spaces = population.spaces(model)
-    some = {
-        name: len(space.slots) for name, space in spaces.items()
-    }  # 0: all is padding, and nobody holds row 0
+    # 0: all is padding, and nobody holds row 0
+    some = {name: len(space.slots) for name, space in spaces.items()}
     held = {name: spaces[space].ids[: some[space]] for name, space in model.space_of.items()}
     heat.check_population(
         {name: table.fields for name, table in model.tables.items()}, held if whole else None

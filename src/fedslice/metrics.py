@@ -27,13 +27,8 @@ class Metric(NamedTuple):
     more: bool = False
 
 
-RISING = (
-    "accuracy",
-    "auc",
-    "precision",
-    "recall",
-    "f1",
-)  # names of plain functions that are better the larger
+# names of plain functions that are better the larger
+RISING = ("accuracy", "auc", "precision", "recall", "f1")
 
 
 def ratio(f: Callable[[Params, Batch], tuple[Array, Array]], more: bool = False) -> Metric:

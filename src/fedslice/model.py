@@ -70,9 +70,8 @@ class Table:
 
     def make(self, key: Key, ids: np.ndarray) -> Array:
         """The first values of the rows ``ids``."""
-        padded = np.zeros(
-            1 << max(0, len(ids) - 1).bit_length(), np.int64
-        )  # few shapes: few compilations
+        # few shapes: few compilations
+        padded = np.zeros(1 << max(0, len(ids) - 1).bit_length(), np.int64)
         padded[: len(ids)] = ids
         parts = (
             jnp.asarray(part.astype(np.uint32)) for part in (padded >> 32, padded & 0xFFFFFFFF)

@@ -538,9 +538,8 @@ def test_central_sees_as_many_examples_as_the_others(tmp_path: Path) -> None:
             seen[name] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])[
                 "examples"
             ]
-        assert seen["central"] == pytest.approx(
-            seen["fedavg"], rel=0.5
-        )  # clients' sizes vary, cohorts are small
+        # clients' sizes vary, cohorts are small
+        assert seen["central"] == pytest.approx(seen["fedavg"], rel=0.5)
 
 
 def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -557,9 +556,8 @@ def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
         if TASKS[name].load is not None:
             assert "nothing; fedslice data" in shown["data"][f"in {tmp_path}"]
             assert shown["data"]["needed"]
-            assert ("published results" in shown) is (
-                name != "shakespeare-words"
-            )  # a task of our own
+            # a task of our own
+            assert ("published results" in shown) is (name != "shakespeare-words")
     assert main(["tasks", "amazon-din"]) == 0
     text = capsys.readouterr().out
     assert "auc at least 0.6" in text

@@ -121,9 +121,8 @@ def test_awkward_files(tmp_path: Path) -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     used = {"reconstruct_steps": 60, "batch": 2}
     write_model(model()._replace(settings=used), tmp_path)
-    (tmp_path / "settings.json").write_text(
-        '{"settings": {"batch": "x"}}'
-    )  # anybody may edit it: it is not asked
+    # anybody may edit it: it is not asked
+    (tmp_path / "settings.json").write_text('{"settings": {"batch": "x"}}')
     (tmp_path / "me.csv").write_text("title,rating\nAlien,5\nNotting Hill,1\n")
     asked = [
         "recommend",

@@ -106,9 +106,8 @@ def test_a_run_nobody_reads_is_saved(
 ) -> None:
     with nobody_reads():
         assert train(tmp_path / "r", 8) == 128 + signal.SIGPIPE
-    assert (
-        "stopped after round 0" in capsys.readouterr().err
-    )  # whose line is the first to be written
+    # whose line is the first to be written
+    assert "stopped after round 0" in capsys.readouterr().err
     assert train(tmp_path / "r", 8) == 0
     assert rounds_in(capsys.readouterr().out) == [2, 4, 6, 8]
     assert_same(whole, tmp_path / "r")
@@ -140,9 +139,8 @@ def test_a_signal_ends_the_round_and_saves(
     number, out = signal.Signals[name], tmp_path / "r"
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        signalled(
-            patch, number, 5, times=2 if name == "SIGHUP" else 1
-        )  # the terminal and the shell both send it
+        # the terminal and the shell both send it
+        signalled(patch, number, 5, times=2 if name == "SIGHUP" else 1)
         assert train(out, 8) == 128 + number
     caught = capsys.readouterr()
     assert f"stopped after round 5; the same command with --out {out} goes on" in caught.err
@@ -349,15 +347,8 @@ def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture
         )
         one.execute()
     figures = [strict(line).get("train_loss") for line in capsys.readouterr().out.splitlines()]
-    assert figures == [
-        0.75,
-        None,
-        None,
-        None,
-        None,
-        0.5,
-        None,
-    ]  # round 0; two lines and the last word, twice
+    # round 0; two lines and the last word, twice
+    assert figures == [0.75, None, None, None, None, 0.5, None]
     log = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
     assert [strict(line)["train_loss"] for line in log] == [0.75, None, None, None, 0.5]
     nothing = [math.isnan(line["train_loss"]) for line in one.lines]

@@ -30,9 +30,8 @@ def test_half_is_the_larger_half_at_random_and_stays_so() -> None:
     runs = (last[1:] != last[:-1]).sum()
     assert 70 < runs < 130  # 199 neighbours, half of them differ by chance: standard deviation 7
     fewer = population.subset(np.arange(5))
-    assert np.array_equal(
-        assign(fewer, "half"), part[: fewer.examples]
-    )  # does not depend on who else is there
+    # does not depend on who else is there
+    assert np.array_equal(assign(fewer, "half"), part[: fewer.examples])
 
 
 def test_half_is_uniform() -> None:
@@ -215,12 +214,10 @@ def test_fresh_halves_are_halves_and_other_ones_each_round() -> None:
             assert not one & other
             assert len(one) == -(-len(own) // 2)
     assert len({frozenset(q[3]) for _, q in rounds}) == 12
-    assert set().union(*(q[2] for _, q in rounds)) == set(
-        range(3, 10)
-    )  # every example trains sooner or later
-    assert halves(planner, 5, np.array([1, 3])) == [
-        [part[1], part[3]] for part in rounds[5]
-    ]  # whoever else is there
+    # every example trains sooner or later
+    assert set().union(*(q[2] for _, q in rounds)) == set(range(3, 10))
+    # whoever else is there
+    assert halves(planner, 5, np.array([1, 3])) == [[part[1], part[3]] for part in rounds[5]]
     assert planner.plan(5, everybody)[0].own.phases[1].examples.tolist() == [0, 1, 3, 20]
 
 

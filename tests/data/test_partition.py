@@ -174,9 +174,8 @@ def test_shuffle_keeps_sizes_names_and_every_example() -> None:
         assert np.array_equal(mixed.offsets, people.offsets)
         assert np.array_equal(mixed.clients, people.clients)
         assert sorted(mixed.columns["x"].tolist()) == list(range(people.examples))
-        assert np.array_equal(
-            people.columns["label"][mixed.columns["x"]], mixed.columns["label"]
-        )  # rows stay whole
+        # rows stay whole
+        assert np.array_equal(people.columns["label"][mixed.columns["x"]], mixed.columns["label"])
 
 
 def test_shuffle_interpolates() -> None:

@@ -49,9 +49,8 @@ def test_weighted_goes_by_examples() -> None:
     drawn = np.bincount(
         np.concatenate([weighted(5).cohort(0, r, counts) for r in range(1000)]), minlength=5
     )
-    np.testing.assert_allclose(
-        drawn / 5000, counts / 10, atol=0.025
-    )  # 3.5 standard errors of 0.007
+    # 3.5 standard errors of 0.007
+    np.testing.assert_allclose(drawn / 5000, counts / 10, atol=0.025)
     assert drawn[0] == 0
 
 

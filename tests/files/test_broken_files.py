@@ -358,9 +358,8 @@ def broken(content: bytes, chance: random.Random) -> bytes:
         return content[:place] + chance.choice(SPICE) + content[place:]
     if kind == 4:
         return content[:place] + content[other:]
-    parts = content.split(
-        mark := chance.choice((b",", b"\n", b"\t", b'"', b":"))
-    )  # two fields for each other
+    # two fields for each other
+    parts = content.split(mark := chance.choice((b",", b"\n", b"\t", b'"', b":")))
     here, there = (chance.randrange(len(parts)) for _ in range(2))
     parts[here], parts[there] = parts[there], parts[here]
     return mark.join(parts)

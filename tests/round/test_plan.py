@@ -152,9 +152,8 @@ def test_independent_draws_are_uniform() -> None:
     assert draws.max() == 19
     counts = np.bincount(draws)
     assert 4.5 < ((counts - 1000) ** 2 / 1000).sum() < 50
-    pairs = np.bincount(
-        draws[:-1] * 20 + draws[1:], minlength=400
-    )  # successive draws are independent: 399 degrees
+    # successive draws are independent: 399 degrees
+    pairs = np.bincount(draws[:-1] * 20 + draws[1:], minlength=400)
     assert 290 < ((pairs - 50) ** 2 / 50).sum() < 520
 
 

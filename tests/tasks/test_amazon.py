@@ -62,9 +62,8 @@ def expected(rows):
         ]
         past.sort(key=lambda event: event[0])
         days = [when for when, _ in past[-LONGEST:]]
-        certain = {
-            other for when, other in past if days and when > days[0]
-        }  # of the oldest day any may be left out
+        # of the oldest day any may be left out
+        certain = {other for when, other in past if days and when > days[0]}
         examples.append((user, item, stars == 5, len(past[-LONGEST:]), certain, time > LAST))
     return examples
 
@@ -173,9 +172,8 @@ def test_the_generator_has_the_published_sizes(generated):
     assert round(counts.mean()) == 66
     assert np.quantile(counts, 0.5) == pytest.approx(53, abs=2)
     assert counts.max() == pytest.approx(431, rel=0.05)
-    assert generated.train.examples == pytest.approx(
-        99_710, rel=0.01
-    )  # sum of the authors' weights
+    # sum of the authors' weights
+    assert generated.train.examples == pytest.approx(99_710, rel=0.01)
     assert generated.train.columns["label"].mean() == pytest.approx(0.6, abs=0.01)
 
 
@@ -223,9 +221,8 @@ def test_users_and_cold_products_carry_signal():
         chosen = (count >= smallest) & (count <= largest)
         rate = np.bincount(owner, data.five)[chosen] / count[chosen]
         chance = np.mean(0.24 / count[chosen])  # variance if all had the same rate, 0.6
-        assert (
-            rate.var() > (1 + 5 * np.sqrt(2 / chosen.sum())) * chance
-        )  # five standard errors above it
+        # five standard errors above it
+        assert rate.var() > (1 + 5 * np.sqrt(2 / chosen.sum())) * chance
 
 
 def of_authors(folder, counts=(6, 10, 1), test=()):

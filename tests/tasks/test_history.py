@@ -32,10 +32,8 @@ def plain(owner, time, item, positive, longest):
 @pytest.mark.parametrize("seed", range(4))
 def test_histories_are_those_of_a_plain_loop(seed, longest):
     rng = np.random.default_rng(seed)
-    owner, time = (
-        rng.integers(5, size=60),
-        rng.integers(12, size=60),
-    )  # many at the same time, in no order
+    # many at the same time, in no order
+    owner, time = (rng.integers(5, size=60), rng.integers(12, size=60))
     item, positive = rng.integers(100, size=60), rng.random(60) < 0.5
     assert earlier(owner, time, item, positive, longest).tolist() == plain(
         owner, time, item, positive, longest

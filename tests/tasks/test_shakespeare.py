@@ -106,11 +106,8 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_plain_text(form: str, tmp_path: Path) -> None:
     task = shakespeare.load(FORMS[form](tmp_path))
-    roles = [
-        "hamlet: BERNARDO",
-        "hamlet: FRANCISCO",
-        "macbeth: BERNARDO",
-    ]  # the ghost says too little
+    # the ghost says too little
+    roles = ["hamlet: BERNARDO", "hamlet: FRANCISCO", "macbeth: BERNARDO"]
     assert task.train.clients.tolist() == task.test.clients.tolist() == roles
     whole = spoken(task.train, roles[1]) + spoken(task.test, roles[1])[1:]
     assert whole == unknown(FRANCISCO)
@@ -127,9 +124,8 @@ def test_test_comes_last_and_nothing_is_lost(tmp_path: Path) -> None:
     assert spoken(task.train, "p: X") + spoken(task.test, "p: X")[1:] == f"\x02{text}\x03"
     padding = task.test.columns["next"] < 0
     assert np.array_equal(padding, task.test.columns["tokens"] < 0)
-    assert (
-        padding.sum() == 80 * 11 - len(text) - 1
-    )  # begin and end were added; nothing follows the end
+    # begin and end were added; nothing follows the end
+    assert padding.sum() == 80 * 11 - len(text) - 1
     assert not padding[:, 0].any()
 
 
@@ -147,10 +143,8 @@ def test_leaf(tmp_path: Path) -> None:
     assert task.train.clients.tolist() == ["ROMEO", "JULIET"]
     for role in ("ROMEO", "JULIET"):
         assert spoken(task.train, role) + spoken(task.test, role)[1:] == unknown(texts[role])
-    assert task.train.counts.tolist() == [
-        5,
-        4,
-    ]  # ceil((468 - 1) / 80) = 6, ceil((380 - 1) / 80) = 5, less a fifth
+    # ceil((468 - 1) / 80) = 6, ceil((380 - 1) / 80) = 5, less a fifth
+    assert task.train.counts.tolist() == [5, 4]
 
 
 def test_leaf_keeps_its_split_and_its_gaps(tmp_path: Path) -> None:
@@ -224,9 +218,8 @@ def test_sizes_are_the_published_ones(texts: list[str]) -> None:
     assert len(lengths) == 1129
     assert lengths.sum() == pytest.approx(4_226_158, rel=0.001)
     assert lengths.std() == pytest.approx(6212, rel=0.05)
-    assert np.percentile(lengths, [25, 50, 75]) == pytest.approx(
-        [383, 1223, 4355], rel=0.05
-    )  # of the plays
+    # of the plays
+    assert np.percentile(lengths, [25, 50, 75]) == pytest.approx([383, 1223, 4355], rel=0.05)
     assert lengths.min() >= 82
 
 
@@ -241,12 +234,10 @@ def test_lines_and_speeches(texts: list[str]) -> None:
 def test_heat(texts: list[str]) -> None:
     heat = {letter: sum(letter in text for text in texts) for letter in sorted(set("".join(texts)))}
     assert heat["e"] == 1129
-    assert (
-        min(heat.values()) < 10
-    )  # as in the plays, where 11 of 78 characters are known to three roles or fewer
-    assert np.mean([count / 1129 for count in heat.values()]) == pytest.approx(
-        0.6, abs=0.2
-    )  # of the plays: 0.6
+    # as in the plays, where 11 of 78 characters are known to three roles or fewer
+    assert min(heat.values()) < 10
+    # of the plays: 0.6
+    assert np.mean([count / 1129 for count in heat.values()]) == pytest.approx(0.6, abs=0.2)
 
 
 def test_roles_have_a_style(texts: list[str]) -> None:
@@ -270,9 +261,8 @@ def test_seed_and_scale() -> None:
     assert generate(1, 0.02) == generate(1, 0.02) != generate(2, 0.02)
     small = generate(0, 0.04)
     assert len(small) == round(1129 * 0.04)
-    assert sum(map(len, small)) == pytest.approx(
-        4_226_158 * 0.04 * 0.2, rel=0.01
-    )  # fewer roles, and shorter ones
+    # fewer roles, and shorter ones
+    assert sum(map(len, small)) == pytest.approx(4_226_158 * 0.04 * 0.2, rel=0.01)
     with pytest.raises(InputError, match=r"at least 0\.01"):
         generate(0, 0.001)
 
@@ -339,13 +329,8 @@ def test_rare_words_have_buckets_and_are_classes_to_predict(
     monkeypatch.setattr(words, "VOCABULARY", 4)
     path = put(tmp_path / "shakespeare.txt", play_bytes(ROLES))
     task = words.load(path, buckets=7)
-    assert task.train.names["tokens"].tolist() == [
-        "is",
-        "king",
-        "the",
-        "dead",
-        "<sentence>",
-    ]  # ties by the alphabet
+    # ties by the alphabet
+    assert task.train.names["tokens"].tolist() == ["is", "king", "the", "dead", "<sentence>"]
     first = {
         name: task.train.columns[name][0, :4].tolist() for name in ("tokens", "bucket", "next")
     }

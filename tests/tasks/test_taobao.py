@@ -135,9 +135,8 @@ def test_a_user_with_one_click_and_one_who_clicked_everything(tmp_path):
     found = examples(load(write(tmp_path, as_csv(lines))))
     assert [one[1:] for one in found if one[0] == 1 and one[3]] == [(5, KIND[5], True, [], False)]
     assert sum(one[0] == 1 for one in found) == 2
-    assert not any(
-        one[0] == 2 and not one[3] for one in found
-    )  # there is no item left that user 2 never clicked
+    # there is no item left that user 2 never clicked
+    assert not any(one[0] == 2 and not one[3] for one in found)
 
 
 def displays():
@@ -206,10 +205,8 @@ def test_advertisements_without_category_and_missing_files_are_refused(tmp_path)
         (b"1,2,,pv,1511600000\n", "without category"),
         (b"1,2,3,pv,yesterday\n", "yesterday"),
         (b"1,2,3,pv,1\n1,2,3,buy,1511600000\n", "no clicks"),
-        (
-            b"user,item,category,type,time\n",
-            "'(user|item|category|time)'",
-        ),  # columns are converted side by side
+        # columns are converted side by side
+        (b"user,item,category,type,time\n", "'(user|item|category|time)'"),
     ],
 )
 def test_damaged_clicks_are_refused(tmp_path, content, message):
@@ -258,9 +255,8 @@ def test_the_generator_has_the_published_sizes(generated):
 
 def test_five_in_a_hundred_are_clicked():
     rates = [generate(seed, SCALE, longest=1).train.label.mean() for seed in range(6)]
-    assert np.mean(rates) == pytest.approx(
-        0.05, abs=0.003
-    )  # a single one is 0.05 +- 0.0025, by the luck of hot items
+    # a single one is 0.05 +- 0.0025, by the luck of hot items
+    assert np.mean(rates) == pytest.approx(0.05, abs=0.003)
 
 
 def test_the_generator_has_the_published_heat_at_full_size():
@@ -292,15 +288,13 @@ def test_histories_are_earlier_clicks_with_their_categories():
     assert length.max() < 300
     for first, last in pairwise(np.append(0, np.cumsum(train.counts))):
         label, item = train.label[first:last], train.item[first:last]
-        assert np.array_equal(
-            length[first:last] - length[first], np.cumsum(label) - label
-        )  # one more after each click
+        # one more after each click
+        assert np.array_equal(length[first:last] - length[first], np.cumsum(label) - label)
         after = np.flatnonzero(label[:-1]) + 1
         newest = train.history[first + after, length[first + after] - 1]
         assert np.array_equal(newest, item[after - 1])
-    assert (
-        length[np.cumsum(train.counts) - train.counts].mean() > 5
-    )  # most have clicked before their first example
+    # most have clicked before their first example
+    assert length[np.cumsum(train.counts) - train.counts].mean() > 5
     shop = {}
     for item, category in (
         (train.item, train.category),

@@ -47,9 +47,8 @@ class Exported(NamedTuple):
 def model_of(run: Run) -> Exported:
     """The run's model: dense leaves, and every table row that some client holds."""
     ids_of = {name: space.ids for name, space in run.spaces.items()}
-    several = (
-        run.algorithm.server.several
-    )  # then each row, and each dense leaf, has all models side by side
+    # then each row, and each dense leaf, has all models side by side
+    several = run.algorithm.server.several
     params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
     tables = {}
     for name, table in run.model.tables.items():

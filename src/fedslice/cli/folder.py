@@ -20,13 +20,10 @@ from fedslice.simulation.checkpoint import NAME as CHECKPOINT
 from fedslice.simulation.run import Run
 
 SETTINGS, METRICS, LOCK = "settings.json", "metrics.jsonl", ".lock"
-FREE = (
-    "eval_every",
-    "threads",
-)  # what may be another when a run goes on; the checkpoint knows where threads matter
-LEFT_BEHIND = re.compile(
-    r"\.(tmp\w{6}|.+\.\d+\.tmp)"
-)  # by a kill while safetensors or we wrote a temporary file
+# what may be another when a run goes on; the checkpoint knows where threads matter
+FREE = ("eval_every", "threads")
+# by a kill while safetensors or we wrote a temporary file
+LEFT_BEHIND = re.compile(r"\.(tmp\w{6}|.+\.\d+\.tmp)")
 
 Line = dict[str, Any]
 
@@ -155,9 +152,8 @@ class Folder:
     def _mend(self, log: bytes, run: Run) -> None:
         """Make the log what the checkpoint knows; lines after it are computed again, anything else
         is kept aside."""
-        lacks_last = (
-            run.log.startswith(log) and b"\n" not in run.log[len(log) : -1]
-        )  # a kill between the two writes
+        # a kill between the two writes
+        lacks_last = run.log.startswith(log) and b"\n" not in run.log[len(log) : -1]
         if not (lacks_last or (log.startswith(run.log) and _from(run.round, log[len(run.log) :]))):
             where = "was missing or empty"
             if log:

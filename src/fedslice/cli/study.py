@@ -13,13 +13,8 @@ from fedslice.cli.settings import COMMON, Settings, differences
 from fedslice.tasks.base import ON, Task
 
 Groups = dict[str, list[Experiment]]
-IDLE = (
-    0,
-    "none",
-    "constant",
-    "sum",
-    "auto",
-)  # settings that say, where they are an algorithm's default: nothing of the kind
+# settings that say, where they are an algorithm's default: nothing of the kind
+IDLE = (0, "none", "constant", "sum", "auto")
 
 
 def read_back(
@@ -92,9 +87,8 @@ def _usual(names: Iterable[str]) -> dict[str, Any]:
 
 
 def _words(values: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
-    told = {
-        k: v for k, v in values.items() if v or k not in ("steps", "epochs")
-    }  # of these the other one counts
+    # of these the other one counts
+    told = {k: v for k, v in values.items() if v or k not in ("steps", "epochs")}
     return [
         f"{k} {_word(v)}"
         for k, v in told.items()

@@ -16,11 +16,8 @@ from fedslice.files.guard import check_padded
 WHOLE = r"^(0|-?[1-9][0-9]*)$"  # one way to write each number: "007" is text
 WHOLE_FLOAT = r"^(0|-?[1-9][0-9]*)(\.0+)?$"  # what whole numbers become where some are missing
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
-EXACT = {
-    "halffloat": 2**11,
-    "float": 2**24,
-    "double": 2**53,
-}  # up to here a float of this kind names one whole number
+# up to here a float of this kind names one whole number
+EXACT = {"halffloat": 2**11, "float": 2**24, "double": 2**53}
 
 
 def flatten(arrow: Any, column: Any) -> tuple[Any, np.ndarray | None]:

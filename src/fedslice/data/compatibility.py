@@ -24,9 +24,8 @@ from fedslice.types import Batch, Params
 TRIED = 4  # padded examples of each field that the model is tried on
 SIZES = 1.0, 0.1, 0.01  # of the rows that it is tried with
 ROUNDING = 1e-5  # of a figure: what a sum in another order may change
-HASTY: dict[str, str | bool] = {
-    "xla_backend_optimization_level": "0"
-}  # it runs a few times: a third of the time to compile is saved
+# it runs a few times: a third of the time to compile is saved
+HASTY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
 
 def meet(model: Model, population: Population, trained: Population | None = None) -> None:

@@ -88,9 +88,8 @@ def heat(
     1.0
     """
     asked = None if split == "fresh" else query(population, split)
-    counts = (
-        population.counts // 2 if asked is None else asked.counts
-    )  # support has the larger half
+    # support has the larger half
+    counts = population.counts // 2 if asked is None else asked.counts
     if drawn:
         counts = np.where(counts > 0, population.counts, 0)
     return (population if asked is None or all_rows else asked).heat(model, counts)

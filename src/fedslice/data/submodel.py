@@ -24,9 +24,8 @@ class Submodels(NamedTuple):
     ids: np.ndarray  # int64 [slots]: row ids, ascending
     slots: np.ndarray  # int32: the S(i), one after the other, each ascending
     offsets: np.ndarray  # int64 [clients + 1]: where each S(i) starts in slots
-    positions: Mapping[
-        str, np.ndarray
-    ]  # for each field, as its column: position inside S(i), -1 for padding
+    # for each field, as its column: position inside S(i), -1 for padding
+    positions: Mapping[str, np.ndarray]
 
     @property
     def sizes(self) -> np.ndarray:

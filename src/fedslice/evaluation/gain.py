@@ -127,9 +127,8 @@ class Personal:
         self.planner = Planner(population, self.spaces, halves, seed, fields=fields)
         check_query(halves, self.planner.pools)
         self.cohorts = self._cohorts(np.arange(len(population)))
-        plans = [
-            self.planner.plan(0, cohort)[0] for cohort in self.cohorts
-        ]  # they find the sizes to pad to
+        # they find the sizes to pad to
+        plans = [self.planner.plan(0, cohort)[0] for cohort in self.cohorts]
         self.scored = max((int(plan.own.phases[1].steps.max()) for plan in plans), default=1)
         self.mode, self.threads = choose(engine, None, _numbers(self.model, population), TOGETHER)
         self.compiled = jax.jit(self._cohort)

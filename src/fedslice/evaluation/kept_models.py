@@ -151,9 +151,8 @@ def kept(run: Run, population: Population) -> Gain:
 def _places(train: Submodels, test: Submodels) -> np.ndarray:
     """For each row of the test S(i), one after the other, its place in the list of the training
     S(i)."""
-    every = np.union1d(
-        train.ids, test.ids
-    )  # ids themselves, times clients, may have more than 63 bits
+    # ids themselves, times clients, may have more than 63 bits
+    every = np.union1d(train.ids, test.ids)
 
     def keys(space: Submodels) -> np.ndarray:
         place = np.searchsorted(every, space.ids)[space.slots]

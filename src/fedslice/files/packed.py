@@ -18,13 +18,8 @@ BLOCK, BLOCKS = 64 << 10, 64  # above that it reads so many bytes at so many pla
 _CHUNK = 1 << 20
 _MARK = b"\xef\xbb\xbf"  # UTF-8 byte order mark
 _GZIP = b"\x1f\x8b"
-DAMAGE = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    RuntimeError,
-)  # RuntimeError: a zip with a password
+# RuntimeError: a zip with a password
+DAMAGE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError)
 
 
 @dataclass(frozen=True)

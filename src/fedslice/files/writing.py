@@ -33,9 +33,8 @@ def replacing(file: Path) -> Iterator[Path]:
             ". If there was one before, it is intact; make room or mend the disk and try again.",
         ):
             temporary.touch()
-            mode = (
-                temporary.stat().st_mode
-            )  # by the umask; safetensors makes files for their owner alone
+            # by the umask; safetensors makes files for their owner alone
+            mode = temporary.stat().st_mode
             yield temporary
             if temporary.stat().st_mode != mode:
                 temporary.chmod(mode & 0o777)

@@ -34,9 +34,8 @@ def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
             trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
             return per_row(cohort, weighted(cohort, trust))
 
-        first = jax.tree.map(
-            jnp.zeros_like, add(cohort)
-        )  # no update: an outlier, however far, does not move the start
+        # no update: an outlier, however far, does not move the start
+        first = jax.tree.map(jnp.zeros_like, add(cohort))
         centre = jax.lax.fori_loop(0, steps - 1, step, first)
         trust = cohort.weight / jnp.maximum(distances(cohort, values, centre), floor)
         return weighted(cohort, trust), jnp.sum(cohort.weight)

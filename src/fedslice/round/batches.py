@@ -130,9 +130,8 @@ def independent(
     choice = ((uniform * counts[:, None].astype(np.uint64)) >> S32).astype(np.int64)
     few = counts <= batch
     if few.any():
-        each = np.minimum(
-            np.arange(batch), np.maximum(counts[few, None] - 1, 0)
-        )  # padding: the client's last one
+        # padding: the client's last one
+        each = np.minimum(np.arange(batch), np.maximum(counts[few, None] - 1, 0))
         choice[few] = np.tile(each, steps)
     examples = (choice + first[:, None]).reshape(len(counts), steps, batch)
     sizes = np.minimum(counts, batch).astype(np.int32)[:, None].repeat(steps, 1)
@@ -156,9 +155,8 @@ def shuffled(
     shape = (clients, room(int(steps.max(initial=1))), batch)
     examples = np.broadcast_to(begin[:, None, None], shape).copy()  # padding: the client's own data
     number = np.arange(shape[1])
-    left = counts[:, None] - batch * (
-        number % np.maximum(passes, 1)[:, None]
-    )  # at the start of each batch
+    # at the start of each batch
+    left = counts[:, None] - batch * (number % np.maximum(passes, 1)[:, None])
     sizes = np.where(number < steps[:, None], np.minimum(left, batch), 0).astype(np.int32)
     owner = np.repeat(np.arange(clients), counts)
     first = np.cumsum(counts) - counts

@@ -21,17 +21,7 @@ from fedslice.round.store import take
 from fedslice.stage.clip import norm
 from fedslice.stage.codes import opened
 from fedslice.stage.mean import scale
-from fedslice.types import (
-    Algorithm,
-    Array,
-    Client,
-    Cohort,
-    Data,
-    Key,
-    Message,
-    PyTree,
-    State,
-)
+from fedslice.types import Algorithm, Array, Client, Cohort, Data, Key, Message, PyTree, State
 
 Memory: TypeAlias = tuple[PyTree, tuple[PyTree, ...]]
 """What a client keeps between its rounds: its client part's, and each stage's."""

@@ -91,9 +91,8 @@ class RamStore:
 
     def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray]) -> None:
         self.make, self.tags, self.ids = make, tags, ids
-        self.state = jax.tree.map(
-            lambda leaf: jnp.array(np.asarray(leaf)), make(ids)
-        )  # our own, strongly typed
+        # our own, strongly typed
+        self.state = jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), make(ids))
 
     def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
         """``select(state)`` with the rows ``ids``: trained where a client holds them, else as they
@@ -181,9 +180,8 @@ class DiskStore:
         if not len(fresh):
             return
         nothing = {other: np.zeros(0, np.int64) for other in self.ids}
-        room = (
-            1 << (len(fresh) - 1).bit_length()
-        )  # few sizes, so that few are compiled; the last row fills it up
+        # few sizes, so that few are compiled; the last row fills it up
+        room = 1 << (len(fresh) - 1).bit_length()
         padded = fresh[np.minimum(np.arange(room), len(fresh) - 1)]
         made = self.make({**nothing, name: self.ids[name][padded]})
 

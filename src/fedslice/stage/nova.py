@@ -57,9 +57,8 @@ def progress(steps: Array, momentum: float, proximal: Array | float) -> Array:
 
     def step(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         speed, total = carry
-        speed = (
-            momentum * speed + 1 - proximal * total
-        )  # the proximal pull goes through the momentum too
+        # the proximal pull goes through the momentum too
+        speed = momentum * speed + 1 - proximal * total
         return speed, total + speed
 
     zero = jnp.zeros(())

@@ -56,9 +56,8 @@ class Task:
     algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, str] = field(default_factory=dict)
     judged: int | None = None
-    baseline: Mapping[str, float] = field(
-        default_factory=dict
-    )  # test figures of what needs no training
+    # test figures of what needs no training
+    baseline: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

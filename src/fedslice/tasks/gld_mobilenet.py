@@ -55,11 +55,8 @@ PUBLISHED = {
     "GLD-160k, varied": "10, 40, 80 clients a round",
     "results": "curves only",
 }
-_SPREAD, _TAIL, _TASTE = (
-    0.8,
-    0.7,
-    5.0,
-)  # of images a client (log), of landmarks' fame, of clients' landmarks
+# of images a client (log), of landmarks' fame, of clients' landmarks
+_SPREAD, _TAIL, _TASTE = (0.8, 0.7, 5.0)
 
 
 def synthetic(seed: int = 0, scale: float = 1.0) -> Task:

@@ -24,9 +24,8 @@ from fedslice.tasks.readers.ratings import AGES, GENDERS, Ratings
 NAME = "movielens-lr"
 SETTINGS = {"cohort": 50, "steps": 10, "batch": 5, "weights": "examples"}
 LEARNING_RATES = {"": 0.1}
-ALONE = {
-    "fedadam": {"server_rate": 1.0, "server_b1": 0.9, "server_b2": 0.99}
-}  # eps is not published
+# eps is not published
+ALONE = {"fedadam": {"server_rate": 1.0, "server_b1": 0.9, "server_b2": 0.99}}
 TARGET = Target("train_loss", 0.65)
 PUBLISHED = {
     "rounds to target, CentralSGD": "180",

@@ -218,9 +218,8 @@ def _known(rows: np.ndarray, test: np.ndarray, size: int) -> tuple[np.ndarray, n
     words' codes."""
     train = rows[~test]
     used = np.bincount(train[train >= 0], minlength=size) > 0
-    ids = np.append(np.where(used, np.cumsum(used) - 1, -1), -1).astype(
-        np.int32
-    )  # the last one for padding, -1
+    # the last one for padding, -1
+    ids = np.append(np.where(used, np.cumsum(used) - 1, -1), -1).astype(np.int32)
     tokens = ids[rows]
     order = np.argsort(tokens < 0, axis=1, kind="stable")
     return np.take_along_axis(tokens, order, axis=1), np.flatnonzero(used)

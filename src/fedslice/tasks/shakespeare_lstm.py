@@ -26,12 +26,8 @@ LENGTH = 80
 CHARACTERS = (
     "\n !\"#$%&'()*,-./0123456789:;>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
 )
-SPECIALS = (
-    "<padding>",
-    "<begin>",
-    "<end>",
-    "<unknown>",
-)  # padding, -1 here, keeps its row: the size is the published
+# padding, -1 here, keeps its row: the size is the published
+SPECIALS = ("<padding>", "<begin>", "<end>", "<unknown>")
 SETTINGS = {"cohort": 10, "epochs": 1, "batch": 4, "weights": "examples"}
 RATES = {"": 1.0}
 PUBLISHED = {

@@ -57,11 +57,8 @@ NEEDS = (
     " ad_feature.csv (https://tianchi.aliyun.com/dataset/56, out of their tar archives), and give"
     " the folder, or use --synthetic"
 )
-CLICK_DAYS = (
-    1_511_539_200,
-    1_512_230_400,
-    1_512_316_800,
-)  # start, start of the test day, end, in Beijing
+# start, start of the test day, end, in Beijing
+CLICK_DAYS = (1_511_539_200, 1_512_230_400, 1_512_316_800)
 DISPLAY_DAYS = (1_494_000_000, 1_494_604_800, 1_494_691_200)
 
 
@@ -258,9 +255,8 @@ def _with_negatives(clicks: dict[str, np.ndarray], items: int) -> dict[str, np.n
         wanted = user[again] * items + item[other[again]]
         again = again[pairs[np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)] == wanted]
         other[again] = rng.integers(len(user), size=len(again))
-    fresh = np.setdiff1d(
-        np.arange(len(user)), again
-    )  # who clicked nearly everything has fewer negatives
+    # who clicked nearly everything has fewer negatives
+    fresh = np.setdiff1d(np.arange(len(user)), again)
     chosen = {"user": fresh, "time": fresh, "item": other[fresh], "category": other[fresh]}
     joined = {
         name: np.concatenate([clicks[name], clicks[name][place]]) for name, place in chosen.items()

@@ -24,11 +24,8 @@ _PLAYS, _CAST = 37, 12
 _CLASSES, _WORDS, _ZIPF = 12, 200, 1.1  # words of each class, and how their frequency falls
 _MOVES = (0.55, 0.25, 0.15, 0.05)
 _OWN, _HABIT, _NAMES, _NUMBERS = 8, 0.1, 0.03, 0.0002  # words of one's own; shares of the words
-_LINE, _LONGEST, _SPEECH = (
-    7.8,
-    14,
-    3.5,
-)  # words in a line, in the mean and at most; lines in a speech
+# words in a line, in the mean and at most; lines in a speech
+_LINE, _LONGEST, _SPEECH = (7.8, 14, 3.5)
 _ENDS = (",", ".", ";", ":", "!", "?", "")
 _ONSETS = ("t", "s", "h", "w", "m", "b", "n", "th", "f", "l", "c", "d", "st", "g", "p", "r",
            "k", "sh", "v", "ch", "j", "qu", "z", "y", "x")  # fmt: skip
@@ -54,9 +51,8 @@ def generate(seed: int = 0, scale: float = 1.0) -> list[str]:
     tail = _tails(rng, role, words)
     spelled = np.concatenate([_lexicon(rng)[words], tail], axis=2)
     first = spelled[:, 0, 0]
-    spelled[:, 0, 0] = np.where(
-        (first >= ord("a")) & (first <= ord("z")), first - 32, first
-    )  # a capital
+    # a capital
+    spelled[:, 0, 0] = np.where((first >= ord("a")) & (first <= ord("z")), first - 32, first)
     there = spelled != 0
     ends = np.cumsum(np.bincount(role, there.sum((1, 2)), minlength=roles)).astype(np.int64)
     starts = np.append(0, ends[:-1])

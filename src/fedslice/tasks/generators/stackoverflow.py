@@ -23,10 +23,8 @@ TRAIN, HELD_OUT = 342_477, 38_758
 # Sentences of a user: from 100, Pareto with this exponent, to 90,000: in the mean those of the
 # held-out users, 425.
 _FEWEST, _MOST, _TAIL = 100, 90_000, 1.228
-_LATE, _LATENESS = (
-    0.577,
-    7.5,
-)  # users still active after 2018, whose sentences from then on are not for training
+# users still active after 2018, whose sentences from then on are not for training
+_LATE, _LATENESS = (0.577, 7.5)
 _CLASSES, _TOPICS, _SHARED, _WORDS = 16, 32, 512, 160_000
 _ZIPF, _FAVOURITE, _FOLLOW = 1.2, 0.8, 0.3
 _JARGON, _OWN, _JARGON_FOLLOW = 0.04, 4, 0.6
@@ -85,9 +83,8 @@ def _language(rng: np.random.Generator, users: int) -> _Language:
     moves = np.stack([rng.permutation(_CLASSES) for _ in _MOVES])
     words = np.arange(_WORDS + _jargon(users))
     rank, topic = np.searchsorted(zipf, rng.random(len(words))), _topic(words)
-    rank = np.where(
-        topic < 0, rank % (_SHARED // _CLASSES), rank
-    )  # everybody's words lead to everybody's words
+    # everybody's words lead to everybody's words
+    rank = np.where(topic < 0, rank % (_SHARED // _CLASSES), rank)
     return _Language(zipf, moves, _word(rank, rng.integers(_CLASSES, size=len(words)), topic))
 
 

@@ -20,9 +20,8 @@ from fedslice.tasks.readers.history import earlier
 CLIENTS, TRAIN, TEST, ITEMS, CATEGORIES = 49_023, 15_854_357, 1_010_284, 143_534, 4_815
 
 _CLICKED = 0.05  # share of clicks: "extremely uneven" is all the paper says
-_WARM = (
-    14 / 15.7
-)  # impressions before the first example, by training examples: 14 days only make histories
+# impressions before the first example, by training examples: 14 days only make histories
+_WARM = 14 / 15.7
 _SPREAD = 0.7  # of the logarithm of a user's examples
 _INTERESTS = 40  # categories of a user
 _FLAT = 0.0352  # share of the ranks of categories with flat popularity: gives the hottest its heat
@@ -37,9 +36,8 @@ class Events(NamedTuple):
     item: np.ndarray  # int32 [n]
     category: np.ndarray  # int32 [n]
     label: np.ndarray  # bool [n]: clicked
-    past: (
-        np.ndarray
-    )  # int32 [n, L]: numbers of the events of the latest clicks before, oldest first, then -1
+    # int32 [n, L]: numbers of the events of the latest clicks before, oldest first, then -1
+    past: np.ndarray
 
 
 class Clicks(NamedTuple):

@@ -91,9 +91,8 @@ def example_texts(data: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes]:
     {b'x': b'abc'}
     """
     entries = (_parts(entry) for entry in _parts(_parts(data)[1][0])[1])
-    pairs = (
-        (entry.get(1, [b""])[0], entry.get(2, [b""])[0]) for entry in entries
-    )  # what is empty may be left out
+    # what is empty may be left out
+    pairs = ((entry.get(1, [b""])[0], entry.get(2, [b""])[0]) for entry in entries)
     return {name: _parts(_parts(value)[1][0])[1][0] for name, value in pairs if name in wanted}
 
 

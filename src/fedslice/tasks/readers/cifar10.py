@@ -32,11 +32,8 @@ NEEDS = (
     " test_labels.json; or PNG files train/CLASS/*.png and test/CLASS/*.png."
 )
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6)) + ("test_batch",)
-SHEETS = (
-    *(f"{name}.png" for name in BATCHES),
-    "train_la*.json",
-    "test_la*.json",
-)  # also as train_lables.json
+# also as train_lables.json
+SHEETS = (*(f"{name}.png" for name in BATCHES), "train_la*.json", "test_la*.json")
 ARCHIVE = "cifar-10-python.tar"  # with gzip or without
 Found = Mapping[str, File]
 
@@ -136,9 +133,8 @@ def _read_archive(found: Found) -> Arrays:
         for member in archive:
             content = archive.extractfile(member) if Path(member.name).name in BATCHES else None
             if content is not None:
-                check_unpacked(
-                    member.name, member.size, file.path.stat().st_size
-                )  # holes take no room in the archive
+                # holes take no room in the archive
+                check_unpacked(member.name, member.size, file.path.stat().st_size)
                 contents[Path(member.name).name] = content.read()
     if missing := [name for name in BATCHES if name not in contents]:
         raise InputError(

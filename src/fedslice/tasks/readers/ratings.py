@@ -177,9 +177,8 @@ def _blocks(file: File) -> Iterator[bytes]:
                 raise InputError(
                     f"{file.name} has a line of more than {_LINE:,} bytes: download it again"
                 )
-            cut = (
-                text.rstrip().rfind(b"\n") + 1
-            )  # the last line stays: more of it, or nothing but blanks, may follow
+            # the last line stays: more of it, or nothing but blanks, may follow
+            cut = text.rstrip().rfind(b"\n") + 1
             if cut:
                 yield text[:cut].replace(b"\r\n", b"\n")
             text = text[cut:]

@@ -43,9 +43,8 @@ class Plays(NamedTuple):
 
     roles: np.ndarray  # [N]
     owner: np.ndarray  # int [texts]
-    texts: list[
-        str
-    ]  # characters of Latin-1, speeches between BEGIN and END where the files tell them apart
+    # characters of Latin-1, speeches between BEGIN and END where the files tell them apart
+    texts: list[str]
     test: np.ndarray | None  # bool [texts]
 
 

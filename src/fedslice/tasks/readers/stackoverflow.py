@@ -22,13 +22,14 @@ from fedslice.tasks.readers.sentences import Corpus, Data, encode
 from fedslice.tasks.readers.stackoverflow_files import TOKENS, Posts, read
 
 CLIENTS, SENTENCES, VOCABULARY, LENGTH = 10_000, 1_000, 10_000, 20
+# the first of each is needed, the others are for testing
 _CHOICES = (
     *(
         [f"stackoverflow_{split}.{kind}" for split in ("train", "held_out", "test")]
         for kind in ("sqlite", "h5")
     ),
     *([f"stackoverflow.{kind}"] for kind in ("sqlite", "parquet", "csv")),
-)  # the first of each is needed, the others are for testing
+)
 FILES = tuple(first for first, *_ in _CHOICES)
 NEEDS = (
     "Stack Overflow is stackoverflow_train.sqlite with stackoverflow_held_out.sqlite of FedJAX,"

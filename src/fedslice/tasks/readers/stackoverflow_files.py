@@ -261,9 +261,8 @@ def _read_parquet(file: File) -> Any:
 
     content = file.read()
     source = parquet.ParquetFile(pyarrow.BufferReader(content))
-    cells = (
-        source.metadata.num_rows * source.metadata.num_columns
-    )  # a run of equal values takes no room in the file
+    # a run of equal values takes no room in the file
+    cells = source.metadata.num_rows * source.metadata.num_columns
     check_unpacked(file, 8 * cells, len(content))
     return source.read()
 

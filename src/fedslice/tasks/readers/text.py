@@ -29,9 +29,8 @@ _RECORD = "\x1e"  # separates tweets: white space that no HTML entity stands for
 
 _TAG = re.compile(r"</?[a-zA-Z][^<>\x1e]*+>")
 _URL = re.compile(r"https?://\S+")
-_SITE = re.compile(
-    r"(?<![\w.-])(?:www\.\S+|[\w-]++(?:\.[\w-]++)++(?<=[a-z]{2})/\S*)"
-)  # bit.ly/x, but not 9.5/10
+# bit.ly/x, but not 9.5/10
+_SITE = re.compile(r"(?<![\w.-])(?:www\.\S+|[\w-]++(?:\.[\w-]++)++(?<=[a-z]{2})/\S*)")
 _NAME = re.compile(r"@(?<!\w@)\w+")  # not in an e-mail address; it begins with @ to be fast
 _OTHER = re.compile(r"[\W\d_]+")  # than letters
 
@@ -182,9 +181,8 @@ def bucket(words: NDArray[np.str_] | Sequence[str], buckets: int) -> NDArray[np.
     state = np.full(len(names), 0xCBF29CE484222325, np.uint64)
     for column in range(points.shape[-1]):
         point = points[:, column].astype(np.uint64)
-        state = np.where(
-            point > 0, (state ^ point) * np.uint64(0x100000001B3), state
-        )  # 0 is after the end
+        # 0 is after the end
+        state = np.where(point > 0, (state ^ point) * np.uint64(0x100000001B3), state)
     state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return ((state ^ state >> np.uint64(31)) % np.uint64(buckets)).astype(np.int32)
