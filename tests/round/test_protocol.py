@@ -21,7 +21,7 @@ from fedslice.round import protocol
 from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Planner
 from fedslice.round.shapes import Shapes, works
-from fedslice.round.store import put, take
+from fedslice.round.store import put, row_leaves, take
 from fedslice.round.wire import Wire
 from fedslice.simulation.run import Run
 from fedslice.types import Algorithm, Data, Message, Phase, State
@@ -39,6 +39,8 @@ class Device:
         self.model = method.client.model
         self.spaces = alone.spaces(self.model)
         self.shapes = Shapes(method, alone, self.spaces, jax.random.key(0))
+        trees = row_leaves(self.shapes._trees, list(self.spaces))
+        self.sent = {"update": trees.message.update, **trees.message.extra}
         self.memory: Any = None
         self.held = {name: len(space.slots) for name, space in self.spaces.items()}
         fields = self.model.fields(alone.columns)
@@ -114,7 +116,26 @@ class Device:
             past = len(self.plan.shared.union[name])
             rows[name] = np.flatnonzero((own.sent or own.places)[name][0] < past)
             ids[name] = space.ids[space.slots[own.held[name][0][rows[name]]]]
-        return self.shapes.wire.pack_message(self.round, message, rows, ids, survey)
+        data = self.shapes.wire.pack_message(self.round, message, rows, ids, survey)
+        self._comes_back(data, message, rows, survey)
+        return data
+
+    def _comes_back(self, data: bytes, message: Message, rows: Any, survey: bool) -> None:
+        """unpack(pack(m)) == m: every array of every leaf, for the rows that were sent."""
+        room = {name: places.shape[1] for name, places in self.plan.own.places.items()}
+        _, again, _ = self.shapes.wire.unpack_message(data, room, survey)
+        tags = self.shapes.tags.found if survey else self.sent["update"]
+        pairs = [(tags, message.update, again.update)]
+        if not survey:
+            pairs += [(self.sent[n], message.extra[n], again.extra[n]) for n in message.extra]
+        for names, before, after in pairs:
+            leaves = map(jax.tree.leaves, (names, before, after))
+            for name, left, right in zip(*leaves, strict=True):
+                expected = np.asarray(left)[rows[name]] if name else np.asarray(left)
+                found = np.asarray(right)[: len(rows[name])] if name else np.asarray(right)
+                assert expected.dtype == found.dtype
+                assert np.array_equal(expected, found)
+        assert bits((message.weight, message.report)) == bits((again.weight, again.report))
 
 
 def _alone(act: Any, method: Algorithm, phases: Any, weight: Any, round: Any, *given: Any) -> Any:
