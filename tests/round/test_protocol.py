@@ -23,7 +23,7 @@ from fedslice.round.plan import Planner
 from fedslice.round.shapes import Shapes, works
 from fedslice.round.store import put, row_leaves, take
 from fedslice.round.wire import Wire
-from fedslice.simulation.run import Run
+from fedslice.simulation.run import Report, Run
 from fedslice.types import Algorithm, Data, Message, Phase, State
 
 ROUNDS = 3
@@ -31,25 +31,32 @@ SEED = 5
 NAMES = [name for name in RECIPES if name != "central"]  # which no client ever runs
 
 
-class Device:
-    """One client: its data, its memory, and the algorithm.  It knows nobody else."""
+class Software:
+    """What all devices run: the algorithm, compiled, and the shapes of its trees.  It is made where
+    one client is in sight."""
 
     def __init__(self, method: Algorithm, alone: fs.Population) -> None:
-        self.method, self.population = method, alone
-        self.model = method.client.model
-        self.spaces = alone.spaces(self.model)
-        self.shapes = Shapes(method, alone, self.spaces, jax.random.key(0))
-        trees = row_leaves(self.shapes._trees, list(self.spaces))
+        self.method, self.model = method, method.client.model
+        spaces = alone.spaces(self.model)
+        self.shapes = Shapes(method, alone, spaces, jax.random.key(0))
+        trees = row_leaves(self.shapes._trees, list(spaces))
         self.sent = {"update": trees.message.update, **trees.message.extra}
+        self.look = jax.jit(lambda *given: _alone(_looked, method, *given))
+        self.answer = jax.jit(lambda *given: _alone(_answered, method, *given))
+
+
+class Device:
+    """One client: its data, its memory, and the software.  It knows nobody else."""
+
+    def __init__(self, software: Software, alone: fs.Population) -> None:
+        self.software, self.population = software, alone
+        self.method, self.model, self.shapes = software.method, software.model, software.shapes
+        self.spaces = alone.spaces(self.model)
         self.memory: Any = None
         self.held = {name: len(space.slots) for name, space in self.spaces.items()}
         fields = self.model.fields(alone.columns)
-        rows = method.client.rows
-        self.planner = Planner(
-            alone, self.spaces, works(method), SEED, rows, memory=True, fields=fields
-        )
-        self.look = jax.jit(lambda *given: _alone(_looked, method, *given))
-        self.answer = jax.jit(lambda *given: _alone(_answered, method, *given))
+        todo, rows = works(self.method), self.method.client.rows
+        self.planner = Planner(alone, self.spaces, todo, SEED, rows, memory=True, fields=fields)
 
     def slice(self) -> dict[str, np.ndarray]:
         """The rows that it holds, as it names them once."""
@@ -78,7 +85,7 @@ class Device:
 
     def looks(self) -> bytes:
         """Its message of the first trip."""
-        message = self.look(
+        message = self.software.look(
             self._phases()[0], self.plan.own.weight, self.round, self.key, self.invitation
         )
         return self._pack(message, survey=True)
@@ -91,7 +98,7 @@ class Device:
             found = take(self.shapes.tags.found, found, self._mine())
         drawers = {PER_CLIENT: np.int32(0), **self._mine()}
         remembered = take(self.shapes.tags.memory, self.memory, drawers)
-        message, after = self.answer(
+        message, after = self.software.answer(
             self._phases()[1],
             self.plan.own.weight,
             self.round,
@@ -124,10 +131,12 @@ class Device:
         """unpack(pack(m)) == m: every array of every leaf, for the rows that were sent."""
         room = {name: places.shape[1] for name, places in self.plan.own.places.items()}
         _, again, _ = self.shapes.wire.unpack_message(data, room, survey)
-        tags = self.shapes.tags.found if survey else self.sent["update"]
+        tags = self.shapes.tags.found if survey else self.software.sent["update"]
         pairs = [(tags, message.update, again.update)]
         if not survey:
-            pairs += [(self.sent[n], message.extra[n], again.extra[n]) for n in message.extra]
+            pairs += [
+                (self.software.sent[n], message.extra[n], again.extra[n]) for n in message.extra
+            ]
         for names, before, after in pairs:
             leaves = map(jax.tree.leaves, (names, before, after))
             for name, left, right in zip(*leaves, strict=True):
@@ -230,23 +239,22 @@ def _union(slots: list[np.ndarray], room: int, past: int) -> np.ndarray:
 
 
 @cache
-def simulated(name: str) -> Run:
+def simulated(name: str) -> tuple[Run, list[Report]]:
     population = people()
     method = RECIPES[name](MODEL, population)
-    sampler = sampler_of(name)
-    return run_of(method, population, ROUNDS, sampler=sampler, engine="map", threads=1, seed=SEED)
+    settings: dict[str, Any] = {"engine": "map", "threads": 1, "seed": SEED}
+    run = run_of(method, population, sampler=sampler_of(name), **settings)
+    return run, list(run.rounds(ROUNDS))
 
 
 @cache
 def apart(name: str) -> tuple[Office, list[Device], list[int], list[int]]:
     """The same rounds, on devices and in an office; with the bytes of each round, down and up."""
-    run, population = simulated(name), people()
+    (run, _), population = simulated(name), people()
     office = Office(run)
-    office.state = jax.tree.map(jnp.asarray, run.shapes.make(office.ids))
-    devices = [
-        Device(RECIPES[name](MODEL, population), population.subset(np.array([i])))
-        for i in range(len(population))
-    ]
+    clients = [population.subset(np.array([place])) for place in range(len(population))]
+    software = Software(RECIPES[name](MODEL, population), clients[3])
+    devices = [Device(software, alone) for alone in clients]
     down, up, met = [], [], set()
     first = run.shapes.model.params(run.shapes.key, office.ids)
     for round in range(ROUNDS):
@@ -287,9 +295,14 @@ def bits(tree: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+each_recipe = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in NAMES]
+)
+
+
+@each_recipe
 def test_clients_alone_through_bytes_are_the_simulation(name: str) -> None:
-    run, (office, devices, _, _) = simulated(name), apart(name)
+    (run, _), (office, devices, _, _) = simulated(name), apart(name)
     paths = jax.tree_util.tree_leaves_with_path(office.state)
     for (path, mine), theirs in zip(paths, jax.tree.leaves(run.store.state), strict=True):
         assert np.array_equal(mine, theirs), jax.tree_util.keystr(path)
@@ -302,22 +315,19 @@ def test_clients_alone_through_bytes_are_the_simulation(name: str) -> None:
         assert bits(device.memory) == bits(take(run.shapes.tags.memory, run.memory, drawer))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_recipe
 def test_counted_bytes_are_packed_bytes(name: str) -> None:
-    population = people()
-    method = RECIPES[name](MODEL, population)
-    again = run_of(method, population, sampler=sampler_of(name), engine="map", threads=1, seed=SEED)
-    _, _, down, up = apart(name)
-    reports = list(again.rounds(ROUNDS))
+    (_, reports), (_, _, down, up) = simulated(name), apart(name)
     assert [report.bytes_down for report in reports] == down
     assert [report.bytes_up for report in reports] == up
 
 
 def test_bytes_that_are_wrong_are_refused() -> None:
     """Cut off, too long, of another kind, with rows that are not ascending or not there."""
-    run = simulated("fedavg-topk")
+    run, _ = simulated("fedavg-topk")
     wire: Wire = run.shapes.wire
-    device = Device(run.algorithm, people().subset(np.array([3])))
+    alone = people().subset(np.array([3]))
+    device = Device(Software(run.algorithm, alone), alone)
     office = Office(run)
     device.start(run.shapes.model.params(run.shapes.key, device.slice()))
     letter = office.invite(0, device.slice())
