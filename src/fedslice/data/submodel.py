@@ -32,6 +32,10 @@ class Submodels(NamedTuple):
         """|S(i)| of each client."""
         return np.diff(self.offsets)
 
+    def sizes_of(self, clients: np.ndarray) -> np.ndarray:
+        """|S(i)| of these clients, without a look at the others."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
     def whole(self, rows: int) -> "Submodels":
         """The same with a slot for each of the table's ``rows`` rows, whoever holds them.
 

@@ -67,6 +67,17 @@ class PhasePlan(NamedTuple):
         return np.arange(width) < self.sizes[:, :, None]
 
 
+class RoundRows(NamedTuple):
+    """The rows of one space in a round."""
+
+    fields: list[dict[str, np.ndarray]]  # of each phase: positions among the client's rows
+    union: np.ndarray
+    places: np.ndarray
+    held: np.ndarray  # for client memory; where there is none, of no meaning
+    sent: np.ndarray | None
+    trained: np.ndarray  # rows that each client sends
+
+
 class Traffic(NamedTuple):
     """What a round moves: real clients and examples, and for each client its rows down (S(i)) and
     up (trained)."""
@@ -138,7 +149,7 @@ class Planner:
         repeats = None
         if self.repeats:
             cohort, times = np.unique(cohort, return_counts=True)
-            repeats = _pad(times.astype(np.float32), clients)
+            repeats = _floats(times, clients)
         counts = [pool.counts[cohort] for pool in self.pools]
         drawn = [
             self._examples(place, work, round, cohort, counts[place])
@@ -152,33 +163,37 @@ class Planner:
             }
             for chosen, _, _ in drawn
         ]
-        union, places, held, sent, down, up = {}, {}, {}, {}, {}, {}
+        found = {}
         for name, space in self.spaces.items():
-            found = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real)
-            fields, union[name], places[name], kept, sends, up[name] = found
-            for batch, positions in zip(batches, fields, strict=True):
+            rows = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real)
+            for batch, positions in zip(batches, rows.fields, strict=True):
                 batch.update({field: _pad(values, clients) for field, values in positions.items()})
-            if self.memory:
-                held[name] = kept
-            if sends is not None:
-                sent[name] = sends
-            down[name] = space.offsets[cohort + 1] - space.offsets[cohort]
+            found[name] = rows
         stands = np.full(clients, len(self.population), np.int32)
         stands[: len(cohort)] = cohort
-        numbers = _pad(self.population.numbers[cohort].astype(np.uint32), clients)
-        phases = tuple(
-            PhasePlan(
-                _pad(steps, clients),
-                _pad(sizes, clients),
-                batch,
-                _pad(count.astype(np.float32), clients),
-            )
-            for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
+        own = Own(
+            _pad(self.population.numbers[cohort].astype(np.uint32), clients),
+            stands,
+            _floats(self.population.counts[cohort], clients),
+            tuple(
+                PhasePlan(
+                    _pad(steps, clients), _pad(sizes, clients), batch, _floats(count, clients)
+                )
+                for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
+            ),
+            {name: rows.places for name, rows in found.items()},
+            {name: rows.held for name, rows in found.items() if self.memory},
+            {name: rows.sent for name, rows in found.items() if rows.sent is not None},
+            repeats,
         )
-        weights = _pad(self.population.counts[cohort].astype(np.float32), clients)
-        own = Own(numbers, stands, weights, phases, places, held, sent, repeats)
-        seen = sum(int(sizes.sum()) for _, sizes, _ in drawn)
-        return Plan(Shared(np.uint32(round), union), own), Traffic(len(cohort), seen, down, up)
+        traffic = Traffic(
+            len(cohort),
+            sum(int(sizes.sum()) for _, sizes, _ in drawn),
+            {name: space.sizes_of(cohort) for name, space in self.spaces.items()},
+            {name: rows.trained for name, rows in found.items()},
+        )
+        union = {name: rows.union for name, rows in found.items()}
+        return Plan(Shared(np.uint32(round), union), own), traffic
 
     def _examples(
         self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray
@@ -203,18 +218,10 @@ class Planner:
         cohort: np.ndarray,
         drawn: Sequence[np.ndarray],
         real: Sequence[np.ndarray | None],
-    ) -> tuple[
-        list[dict[str, np.ndarray]],
-        np.ndarray,
-        np.ndarray,
-        np.ndarray,
-        np.ndarray | None,
-        np.ndarray,
-    ]:
+    ) -> RoundRows:
         """Renumber the rows that the cohort's batches touch: by client, then in the union of all
         clients."""
-        begin = space.offsets[cohort]
-        length = space.offsets[cohort + 1] - begin
+        begin, length = space.offsets[cohort], space.sizes_of(cohort)
         start = np.cumsum(length) - length
         total = int(length.sum())
         phases = [
@@ -230,28 +237,25 @@ class Planner:
         renumber[touched] = rank
         fields = [{field: renumber[key] for field, key in keys.items()} for keys in phases]
         held = touched + (begin - start)[owner]
-        slots = space.slots[held]
-        union, place = self._union(name, slots)
+        union, place = self._union(name, space.slots[held])
         width = self._grow(f"{name} rows", int(count.max(initial=1)), self.most[name])
         where = owner * width + rank
-        clients = self.capacity["clients"]
-        places = np.full(clients * width, len(union), np.int32)
-        places[where] = place
-        kept = np.full(clients * width if self.memory else 0, len(space.slots), np.int32)
-        if self.memory:
-            kept[where] = held
+        places = self._spread(where, width, place, len(union))
+        kept = self._spread(where, width, held, len(space.slots)) if self.memory else places
         sent = None
         if any(self.reads_only):
-            writing = [
-                keys
-                for keys, reads_only in zip(phases, self.reads_only, strict=True)
-                if not reads_only
-            ]
+            each = zip(phases, self.reads_only, strict=True)
+            writing = [keys for keys, reads_only in each if not reads_only]
             trained = self._marks(writing, total)[touched]
-            sent = places.copy().reshape(clients, width)
-            sent[owner[~trained], rank[~trained]] = len(union)
+            sent = self._spread(where[trained], width, place[trained], len(union))
             count = np.bincount(owner[trained], minlength=len(cohort))
-        return fields, union, places.reshape(clients, width), kept.reshape(-1, width), sent, count
+        return RoundRows(fields, union, places, kept, sent, count)
+
+    def _spread(self, where: np.ndarray, width: int, values: np.ndarray, past: int) -> np.ndarray:
+        """``values`` at their places of an array [clients, width], elsewhere ``past`` the end."""
+        found = np.full(self.capacity["clients"] * width, past, np.int32)
+        found[where] = values
+        return found.reshape(-1, width)
 
     def _marks(self, phases: Sequence[Mapping[str, np.ndarray]], total: int) -> np.ndarray:
         """Which of the cohort's S(i), one after the other, the batches of these phases touch."""
@@ -330,3 +334,7 @@ def _pad(values: np.ndarray, clients: int) -> np.ndarray:
     return np.concatenate(
         [values, np.zeros((clients - len(values), *values.shape[1:]), values.dtype)]
     )
+
+
+def _floats(values: np.ndarray, clients: int) -> np.ndarray:
+    return _pad(values.astype(np.float32), clients)

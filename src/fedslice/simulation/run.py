@@ -190,7 +190,7 @@ class Run:
                 self._met[self.cohort(round)] = True
         new = np.unique(cohort[~self._met[cohort]])
         self._met[new], self._met_in = True, self.round + 1
-        rows = {name: space.sizes[new] for name, space in self.spaces.items()}
+        rows = {name: space.sizes_of(new) for name, space in self.spaces.items()}
         return _sum(self.shapes.wire.slice(rows), len(new))
 
     def _step(self, plan: Plan) -> Figures:
