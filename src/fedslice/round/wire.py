@@ -93,14 +93,21 @@ class Layout:
         names = self.tree.flatten_up_to(tags)
         self.leaves = [Leaf(_tag(name), like) for name, like in zip(names, likes, strict=True)]
         self.codes = [leaf for leaf in self.leaves if is_code(leaf.like)]
+        self.fixed, self.widths = 0, dict.fromkeys({leaf.tag for leaf in self.leaves} - {""}, 0)
+        for leaf in self.leaves:  # of plain ones so many bytes, and so many a row
+            if leaf.tag and not is_code(leaf.like):
+                self.widths[leaf.tag] += leaf.size(1)
+            elif not is_code(leaf.like):
+                self.fixed += leaf.size(0)
 
     def size(self, rows: Mapping[str, Any], items: Sequence[Any] = ()) -> Any:
         """Of so many rows of each space; ``items`` as many numbers as each code keeps."""
-        kept = iter(items) if len(items) else iter([0] * len(self.codes))
-        return sum(
-            leaf.size(rows.get(leaf.tag, 0), next(kept) if is_code(leaf.like) else 0)
-            for leaf in self.leaves
-        )
+        size: Any = self.fixed
+        for tag, width in self.widths.items():
+            size = size + width * rows[tag]
+        for leaf, kept in zip(self.codes, items or [0] * len(self.codes), strict=True):
+            size = size + leaf.size(rows.get(leaf.tag, 0), kept)
+        return size
 
     def pack(self, tree: PyTree, rows: Rows) -> bytes:
         """The leaves' bytes, each with its length where that is not known from its shape."""
