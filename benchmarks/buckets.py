@@ -47,7 +47,9 @@ def method_of(task, variant):
         "weights": "examples",
     }
     if variant is None:
-        return fs.recipes.fedavg(task.model, client, epochs=s["epochs"], batch=s["batch"], **both)
+        return fs.recipes.fedavg(
+            task.model, client, fs.Work(epochs=s["epochs"], batch=s["batch"]), **both
+        )
     work = {
         "reconstruct_steps": s["reconstruct_steps"],
         "reconstruct_epochs": s.get("reconstruct_epochs", 5),
@@ -64,9 +66,7 @@ def judge_of(task):
     s = task.settings
     passes, rate = s.get("reconstruct_epochs", 5), s["reconstruct_rate"]
     work = {
-        "steps": s["reconstruct_steps"],
-        "epochs": passes,
-        "batch": s["batch"],
+        "work": fs.Work(steps=s["reconstruct_steps"], epochs=passes, batch=s["batch"]),
         "split": s["split"],
     }
     return Personal(task.test, reconstruction(task.model, optax.sgd(rate), **work))

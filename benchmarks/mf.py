@@ -151,13 +151,12 @@ def fedrecon(people, mode, threads):
         lambda key: {"user": uniform(key, (SIZE,))}, squares, {"item": table}, local="user"
     )
     work = {
+        "work": fs.Work(steps=MOST_STEPS, epochs=1),
         "reconstruct_steps": MOST_STEPS,
         "reconstruct_epochs": PASSES,
-        "steps": MOST_STEPS,
-        "epochs": 1,
     }
     method = fs.recipes.fedrecon(
-        model, optax.sgd(U_RATE), reconstruction=optax.sgd(R_RATE), batch=BATCH, **work
+        model, optax.sgd(U_RATE), fs.Work(batch=BATCH), reconstruction=optax.sgd(R_RATE), **work
     )
     return fs.simulate(method, people, sampler=fs.sampling.uniform(K), engine=mode, threads=threads)
 

@@ -15,7 +15,7 @@ print(
     f" {heat.dispersion:,.0f}"
 )
 
-work = {"steps": STEPS, "batch": BATCH}
+work = {"work": fs.Work(steps=STEPS, batch=BATCH)}
 methods = [
     fs.recipes.fedavg(task.model, optax.sgd(RATE), **work),
     fs.recipes.fedsubavg(task.model, optax.sgd(RATE), heat=heat, **work),

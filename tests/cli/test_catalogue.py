@@ -60,12 +60,10 @@ def test_one_expression_and_one_command_line_are_the_same() -> None:
     typed = find_method("fedsubavg").build(TASK, settings)
     written = fs.recipes.fedsubavg(
         TASK.model,
-        optax.sgd(0.1),
+        optax.chain(fs.client.proximal(0.01), optax.sgd(0.1)),
+        fs.Work(steps=10, batch=5),
         heat=TASK.train.heat(TASK.model),
-        steps=10,
-        batch=5,
         server=optax.adam(0.01, b1=0.9, b2=0.99, eps=1e-3),
-        corrections=[fs.client.proximal(0.01)],
         stages=[fs.stage.compress(fs.stage.quantise(127))],
         reduce=fs.reduce.trimmed(0.1),
     )

@@ -47,13 +47,12 @@ def test_fixed_point_on_quadratics(pull: float) -> None:
     method = fs.recipes.ditto(
         q.task.model,
         optax.sgd(0.2),
+        fs.Work(steps=3, batch=1),
         personal=optax.sgd(0.8 / (2 + pull)),
         pull=pull,
         heat=q.task.train.heat(q.task.model),
         weights="uniform",
-        steps=3,
-        batch=1,
-        personal_steps=30,
+        personal_work=fs.Work(steps=30, batch=1),
     )
     run = run_of(method, q.task.train, 150)
     assert run.train(1, progress=False).update_norm < 1e-5  # w is at rest
@@ -186,7 +185,7 @@ def test_local_leaves_are_kept_without_a_pull() -> None:
         local="l",
     )
     method = fs.recipes.ditto(
-        model, optax.sgd(0.0), personal=optax.sgd(OWN_RATE), pull=PULL, steps=2, batch=1
+        model, optax.sgd(0.0), fs.Work(steps=2, batch=1), personal=optax.sgd(OWN_RATE), pull=PULL
     )
     run = run_of(method, Population.from_arrays([0, 1], a=[5.0, -3.0]), 3)
     for client, a in enumerate((5.0, -3.0)):

@@ -63,7 +63,7 @@ def test_fixed_point_on_parabolas(first_order: bool) -> None:
 def test_full_maml_is_the_best_to_start_from() -> None:
     """It minimises the mean of F_i(w - alpha grad F_i(w)); FOMAML does not, and FedAvg minimises
     that of F_i."""
-    work = {"steps": 1, "batch": 1}
+    work = {"work": fs.Work(steps=1, batch=1)}
     full, first = (maml(parabolas(), 0.5, first_order=order, **work) for order in (False, True))
     fedavg = fs.recipes.fedavg(parabolas(), optax.sgd(0.5), **work)
     after = []
@@ -92,7 +92,7 @@ def test_without_an_inner_step_it_is_fedavg_on_query(first_order: bool, split: s
         weights="examples",
     )
     one = run_of(method, population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), epochs=2, batch=16), query, 3)
+    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(epochs=2, batch=16)), query, 3)
     everything = {"w": np.arange(ROWS)}
     assert_params_close(one.params(everything), two.params(everything))
 
@@ -279,7 +279,7 @@ def test_refused() -> None:
 
 def test_reptile_is_fedavg_with_uniform_weights_and_a_server_rate() -> None:
     model, population, work = linear(), people(), {"steps": 3, "batch": 2}
-    one = run_of(fs.recipes.reptile(model, optax.sgd(RATE), rate=0.4, **work), population, 3)
+    one = run_of(fs.recipes.reptile(model, optax.sgd(RATE), server_rate=0.4, **work), population, 3)
     two = run_of(
         fs.recipes.fedavg(model, optax.sgd(RATE), server=optax.sgd(0.4), weights="uniform", **work),
         population,
@@ -297,7 +297,9 @@ def test_reptile_with_a_falling_rate() -> None:
     """One step of rate 1 is at c_i; the server goes 1 / 2 of the way to their mean, then 1 / 4 of
     it."""
     rate = optax.linear_schedule(0.5, 0.0, 2)
-    method = fs.recipes.reptile(parabolas(5.0), optax.sgd(1.0), rate=rate, steps=1, batch=1)
+    method = fs.recipes.reptile(
+        parabolas(5.0), optax.sgd(1.0), fs.Work(steps=1, batch=1), server_rate=rate
+    )
     population = owners().select(owners().owners == 1)
     assert float(run_of(method, population, 1).params()["x"]) == pytest.approx(3.0)
     assert float(run_of(method, population, 2).params()["x"]) == pytest.approx(2.5)
@@ -312,7 +314,7 @@ def test_reptile_with_a_falling_rate() -> None:
 def test_interpolation_on_parabolas(share: float) -> None:
     """The adapted model is (1 - alpha a) of the way from c to x."""
     run = run_of(fs.recipes.fedavg(parabolas(0.7), optax.sgd(RATE)), owners())
-    tuned = finetune(parabolas(), optax.sgd(ALPHA), steps=1, batch=1)
+    tuned = finetune(parabolas(), optax.sgd(ALPHA), fs.Work(steps=1, batch=1))
     gain = adapted(run, owners(), interpolate(tuned, share))
     served = share * ((1 - ALPHA * CURVES) * (0.7 - CENTRES) + CENTRES) + (1 - share) * 0.7
     np.testing.assert_allclose(
@@ -329,7 +331,7 @@ def test_interpolation_leaves_local_leaves_as_adapted() -> None:
     params = run.params()
     batches, one = {"history": jnp.array([[[0, 1]]]), "x": jnp.ones((1, 1))}, jnp.array(1)
     phase = fs.types.Phase(batches, one[None], one, one, jnp.ones(()))
-    tuned = finetune(model, optax.sgd(RATE), steps=1, batch=1)
+    tuned = finetune(model, optax.sgd(RATE), fs.Work(steps=1, batch=1))
     whole = tuned.apply(params, phase, jax.random.key(0))
     mixed = interpolate(tuned, 0.25).apply(params, phase, jax.random.key(0))
     assert float(mixed["bias"]) == float(whole["bias"]) != pytest.approx(0.3)

@@ -70,10 +70,12 @@ def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
     query = halves.query(population, "half")
     assert 0 < query.examples < population.examples
     one = run_of(recon(model, steps=3), population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=3, batch=3), query, 3)
+    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), query, 3)
     everything = {"w": np.arange(ROWS)}
     assert_params_close(one.params(everything), two.params(everything), rtol=1e-6, atol=1e-7)
-    whole = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=3, batch=3), population, 3)
+    whole = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), population, 3
+    )
     assert not np.allclose(one.params(everything)["w"], whole.params(everything)["w"], atol=1e-3)
 
 
@@ -85,7 +87,10 @@ def test_one_step_of_u_is_the_first_order_meta_gradient(k_r: int) -> None:
     """g+ - g = -rate * grad_g f(g, R(g); query) with R(g) held constant; through R(g) the gradient
     is another."""
     model, population = matrix_model(), raters((11,))
-    work: dict[str, Any] = {"reconstruct_epochs": k_r, "epochs": 1, "batch": 16}  # full batches
+    work: dict[str, Any] = {
+        "work": fs.Work(epochs=1, batch=16),
+        "reconstruct_epochs": k_r,
+    }  # full batches
     run = run_of(recon(model, split="time", **work), population)
     items = np.arange(ITEMS)
     start = jnp.asarray(run.table("item", items))
@@ -156,7 +161,7 @@ def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     rng = np.random.default_rng(0)
     counts = (5, 1, 8, 2)
     population = Population.from_arrays(np.repeat(np.arange(4), counts), a=rng.normal(size=16))
-    work: dict[str, Any] = {"reconstruct_epochs": k_r, "epochs": U_STEPS, "batch": 16}
+    work: dict[str, Any] = {"work": fs.Work(epochs=U_STEPS, batch=16), "reconstruct_epochs": k_r}
     run = run_of(recon(offset_model(), split=split, joint=joint, **work), population, 1)
     s, q, weight = means(population, split)
     rebuilt = s - START + (0.5 + START - s) * (1 - R_RATE) ** k_r
@@ -178,7 +183,11 @@ def test_at_the_local_optimum_only_a_split_teaches_the_global_leaves(joint: bool
     population = Population.from_arrays(
         np.zeros(6, int), a=np.array([1.0, 4.0, 2.0, 8.0, 3.0, 0.0])
     )
-    work: dict[str, Any] = {"reconstruct_epochs": 1, "epochs": 1, "batch": 8, "joint": joint}
+    work: dict[str, Any] = {
+        "work": fs.Work(epochs=1, batch=8),
+        "reconstruct_epochs": 1,
+        "joint": joint,
+    }
     for split in ("none", "half"):
         method = fs.recipes.fedrecon(
             offset_model(), optax.sgd(RATE), reconstruction=optax.sgd(1.0), split=split, **work
@@ -204,7 +213,9 @@ def test_local_leaves_are_neither_sent_nor_kept() -> None:
     assert (
         report.bytes_up == sent * (SIZE * 4 + 4) + held * 4
     )  # rows of query examples, their numbers, and S(i) once
-    fedavg = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), epochs=1, batch=3), population)
+    fedavg = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(epochs=1, batch=3)), population
+    )
     (report,) = fedavg.rounds(1)
     assert report.bytes_up == held * (SIZE * 4 + 4 + 4)
 
@@ -254,7 +265,12 @@ def test_a_row_that_is_only_read_does_not_count_as_sent(reduce: Any) -> None:
         ).ravel()  # support, query
         time, rating = np.tile([0.0, 1.0], 10), np.linspace(1, 5, 20)
         population = Population.from_arrays(owner, item=item, rating=rating, time=time)
-        work = {"epochs": 1, "reconstruct_epochs": 1, "split": "time", "reduce": reduce}
+        work = {
+            "work": fs.Work(epochs=1),
+            "reconstruct_epochs": 1,
+            "split": "time",
+            "reduce": reduce,
+        }
         model = replace(matrix_model(), init=lambda key: {"user": jnp.array([0.1, 0.2, 0.3])})
         run = run_of(recon(model, **work), population)
         before = run.table("item", np.arange(4))
@@ -351,7 +367,7 @@ def test_refused() -> None:
     with pytest.raises(InputError, match="split='thirds' is not known"):
         recon(model, steps=1, split="thirds")
     with pytest.raises(InputError, match="an optax optimizer is needed"):
-        fs.recipes.fedrecon(model, optax.sgd(0.1), reconstruction=0.1, steps=1)  # type: ignore[arg-type]
+        fs.recipes.fedrecon(model, optax.sgd(0.1), fs.Work(steps=1), reconstruction=0.1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="steps=0 must be at least 1"):
         recon(model, steps=0)
     with pytest.raises(InputError, match="epochs=0 must be at least 1"):

@@ -108,7 +108,9 @@ def test_the_losses_reported_are_the_reference() -> None:
     """Report.loss: mean over clients, weighted by examples seen, of the mean loss of their batches
     before each step."""
     population, model = people(), logistic()
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=1, batch=4), population, seed=1)
+    run = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=1, batch=4)), population, seed=1
+    )
     table, columns = run.table("w", np.arange(ROWS)).astype(float), population.columns
     cohort = run.cohort(0)
     (work,) = run.algorithm.client.work

@@ -81,8 +81,8 @@ def test_small_clients_get_the_share_of_their_examples() -> None:
         (R.fedavg(MODEL, SGD), "size would count twice: use weights='uniform'"),
         (R.fedsubavg(MODEL, SGD, heat=HEAT, weights="uniform"), "give coefficient='examples'"),
         (R.qffl(MODEL, RATE, heat=HEAT), "give coefficient='examples'"),
-        (R.scaffold_heat(MODEL, RATE, clients=N, heat=HEAT), "count once a round"),
-        (R.feddyn(MODEL, SGD, clients=N), "count once a round"),
+        (R.scaffold_heat(MODEL, RATE, population=HEAT), "count once a round"),
+        (R.feddyn(MODEL, SGD, population=PEOPLE), "count once a round"),
         (R.afl(MODEL, SGD), "count once a round"),
         (
             R.fedavg(

@@ -8,7 +8,7 @@ done before it, or None where a client adapts outside of training.
 """
 
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import optax
 from fedslice.errors import InputError
 from fedslice.types import Array, Params, PyTree
 
-Transformation = optax.GradientTransformationExtraArgs
+Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 NOT_TOLD: Final = object()
 
 

@@ -67,7 +67,7 @@ def fedpa(
     >>> method = fedpa(task.model, optax.sgd(0.1), samples=2, window=2, batch=1)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.7224, 0.2896, 0.143]
     """
     local = clients.posterior(
         model,

@@ -121,7 +121,7 @@ def mime(
     >>> method = mime(task.model, momentum, fs.Work(steps=3, batch=1), heat=heat)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.854, 0.1583, 0.0154]
     """
     need_heat(model, heat, "Mime")
     local = clients.mime(model, optimizer, work)
@@ -173,7 +173,7 @@ def mimelite(
     >>> method = mimelite(task.model, optax.sgd(0.1, momentum=0.5), fs.Work(steps=3, batch=1))
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.854, 0.2513, 0.1018]
     """
     local = clients.mime(model, optimizer, work, correct=False)
     return compose(
@@ -234,7 +234,7 @@ def feddane(
     >>> method = feddane(task.model, optax.sgd(0.1), fs.Work(steps=3, batch=1), heat=heat)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.8541, 0.2244, 0.0589]
     """
     need_heat(model, heat, "FedDANE")
     local = clients.dane(model, optimizer, work, mu=mu)
@@ -295,7 +295,7 @@ def feddyn(
     >>> method = feddyn(task.model, optax.sgd(0.1), work, population=task.train, mu=1.0)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.6587, 0.0937, 0.0676]
     """
     local = clients.dynamic(model, optimizer, work, mu=mu)
     server = servers.dynamic(mu, clients_of(population))
@@ -347,7 +347,7 @@ def fedpd(
     >>> method = fedpd(task.model, optax.sgd(0.1), fs.Work(steps=5, batch=1), mu=1.0)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.6587, 0.0937, 0.0676]
     """
     local = clients.dynamic(model, optimizer, work, mu=mu, send_dual=True)
     return compose("fedpd", local, servers.optimize(), "uniform", heat, coefficient, stages, reduce)

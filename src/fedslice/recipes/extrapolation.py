@@ -95,7 +95,8 @@ def fedexp(
     ...                       sampler=fs.sampling.full())
     ...     _ = run.train(9, progress=False)
     ...     print(run.table("w", [0]).round(3))  # the cold row
-    COLD
+    [0.075]
+    [0.031]
     """
     local = clients.sgd(model, optimizer, work)
     step = extrapolate(eps, heat, coefficient or weights)

@@ -60,7 +60,8 @@ def qffl(
     ...     run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     ...     _ = run.train(1, progress=False)
     ...     print((1 - run.table("w", [0, 1])).round(3))  # how far both rows went
-    COLD
+    [0.05 0.2 ]
+    [0.063 0.111]
     """
     check_rate(rate)
     check_heat(model, heat)
@@ -115,7 +116,7 @@ def afl(
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> _ = run.train(3, progress=False)
     >>> run.table("w", [0])  # FedAvg's mean over four clients has it at 0.86
-    COLD
+    array([0.74090594], dtype=float32)
     """
     local = clients.sgd(model, optimizer, work)
     ascent = [*stages, parts.agnostic(weight_rate)]
@@ -226,7 +227,7 @@ def ifca(
     >>> people = fs.Population.from_arrays([0, 1, 2, 3], a=[-1.0, -1.0, 1.0, 1.0])  # two groups
     >>> run = fs.simulate(ifca(model, optax.sgd(0.5)), people, sampler=fs.sampling.full())
     >>> [round(report.loss, 2) for report in run.rounds(2)]
-    LOSS
+    [0.87, 0.0]
     """
     local = clients.cluster(model, optimizer, work)
     server = servers.cluster(model, models, spread)

@@ -76,7 +76,7 @@ def fedrecon(
     >>> method = fedrecon(model, optax.sgd(0.5), reconstruction=optax.sgd(0.25))
     >>> run = fs.simulate(method, people, sampler=fs.sampling.full())
     >>> [round(report.loss, 2) for report in run.rounds(3)]
-    LOSS
+    [3.25, 1.56, 1.14]
     """
     local = clients.reconstruct(
         model,
@@ -270,7 +270,7 @@ def ditto(
     >>> _ = run.train(1, progress=False)
     >>> gain = fs.kept(run, people)  # the mean of both suits neither, their own models do
     >>> gain.before.pooled["loss"].round(2), gain.after.pooled["loss"].round(2)
-    GAIN
+    (1.0, 0.0)
     """
     local = clients.ditto(
         model, optimizer, work, personal=personal, pull=pull, personal_work=personal_work
@@ -332,7 +332,7 @@ def fedper(
     >>> method = fedper(model, optax.sgd(0.2))
     >>> run = fs.simulate(method, people, sampler=fs.sampling.full())
     >>> [round(report.loss, 2) for report in run.rounds(3)]
-    LOSS
+    [13.0, 1.8, 0.53]
     """
     local = clients.keep(model, optimizer, work)
     return compose(

@@ -66,7 +66,7 @@ def scaffold(
     >>> method = scaffold(task.model, 0.1, fs.Work(steps=5, batch=1), population=task.train)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [round(report.loss, 4) for report in run.rounds(3)]
-    LOSS
+    [0.6199, 0.1857, 0.1006]
     """
     if model.tables and any(stage.alters for stage in stages):
         raise InputError(
@@ -132,7 +132,7 @@ def scaffold_heat(
     ...     run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     ...     _ = run.train(2, progress=False)
     ...     print(run.table("w", [0, 1]).round(2))  # the cold row, the hot row
-    [0.69 0.11]
+    [0.65 0.11]
     [0.11 0.11]
     """
     local = clients.scaffold(model, rate, work, option=option, holders=True)
