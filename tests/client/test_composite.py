@@ -198,7 +198,7 @@ def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
     """Separable: the constrained solution is clip(m).  Projections do not add up, so FedMiD's is no
     other."""
     bound = np.float32(0.7)
-    run = run_of(recipe(MODEL, 0.02, box(-0.7, 0.7), **WORK), EVEN)
+    run = run_of(recipe(MODEL, 0.02, regulariser=box(-0.7, 0.7), **WORK), EVEN)
     for report in run.rounds(150):
         if report.round in (1, 2, 20, 150):
             assert np.abs(x_of(run)).max() <= bound
@@ -209,7 +209,7 @@ def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
 def test_group_zeroes_whole_rows(recipe: Any) -> None:
     """The row with centres near (2, -2) stays, both numbers; the one near (0, 0) goes, both
     numbers."""
-    got = x_of(run_of(recipe(ROWS, 0.02, group(0.3), **WORK), EVEN, 150))
+    got = x_of(run_of(recipe(ROWS, 0.02, regulariser=group(0.3), **WORK), EVEN, 150))
     assert (got[0] != 0).all()
     assert (got[1] == 0).all()
     assert np.linalg.norm(got[0]) < np.linalg.norm(M[:2]) - 0.2
@@ -220,7 +220,11 @@ def test_without_strength_both_are_fedavg() -> None:
     plain = x_of(run_of(R.fedavg(MODEL, optax.sgd(0.1), fs.Work(epochs=1, batch=1)), UNEVEN, 4))
     for recipe in (R.fedmid, R.feddualavg):
         np.testing.assert_allclose(
-            x_of(run_of(recipe(MODEL, 0.1, l1(0.0), work=fs.Work(epochs=1, batch=1)), UNEVEN, 4)),
+            x_of(
+                run_of(
+                    recipe(MODEL, 0.1, fs.Work(epochs=1, batch=1), regulariser=l1(0.0)), UNEVEN, 4
+                )
+            ),
             plain,
             atol=1e-6,
         )

@@ -11,6 +11,7 @@ import optax
 import pytest
 from linear import features, linear, theta_of
 from problems import ROWS, people, run_of
+from works import works
 
 import fedslice as fs
 from fedslice.data.population import Population
@@ -54,7 +55,7 @@ def raters(counts: tuple[int, ...] = COUNTS) -> Population:
 
 
 def fedper(model: Model, **settings: Any) -> Any:
-    return fs.recipes.fedper(model, optax.sgd(RATE), **{"steps": 3, "batch": 2, **settings})
+    return fs.recipes.fedper(model, optax.sgd(RATE), **works({"steps": 3, "batch": 2, **settings}))
 
 
 # -- FedPer ----------------------------------------------------------------------------------------

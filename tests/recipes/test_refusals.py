@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import logistic, people
+from problems import logistic, people, run_of
 
 import fedslice as fs
 from fedslice.cli import main as cli

@@ -172,7 +172,13 @@ def test_the_generator_has_the_sizes_of_movielens_1m() -> None:
 
 def test_reconstruction_predicts_unseen_users() -> None:
     task = movielens_mf.synthetic(scale=0.05)
-    method = fs.recipes.fedrecon(task.model, optax.sgd(0.5), fs.Work(steps=50, epochs=1, batch=5), reconstruction=optax.sgd(0.1), recover=fs.Work(steps=50, epochs=5, batch=5))  # fmt: skip
+    method = fs.recipes.fedrecon(
+        task.model,
+        optax.sgd(0.5),
+        fs.Work(steps=50, epochs=1, batch=5),
+        reconstruction=optax.sgd(0.1),
+        recover=fs.Work(steps=50, epochs=5, batch=5),
+    )
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(50))
     run.train(30, progress=False)
     gain = adapted(run, task.test)

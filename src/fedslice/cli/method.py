@@ -107,9 +107,7 @@ class Method:
         """The page of this algorithm, in Markdown; without the ``whole``, one under another name
         refers to its recipe's."""
         page, alias = self.page, self.recipe.__name__ if self.summary else ""
-        fixed = ", ".join(
-            key if callable(value) else f"{key} = {value}" for key, value in self.fixed.items()
-        )
+        fixed = _pairs(self.fixed)
         if alias and not whole:
             page = page._replace(body=(f"It is `{alias}` with {fixed}; see there.",), closing=())
         parts = [
@@ -120,11 +118,21 @@ class Method:
             _listed("Settings of its own:", self.options),
             _listed(f"What it can be combined with (in compare as {name}:KEY=VALUE):", self.parts),
             f"Fixed by its definition: {fixed}." if fixed else "",
+            f"Shared settings with a default of its own: {_pairs(self.defaults)}."
+            if self.defaults
+            else "",
             f"Shared settings that it does not use: {', '.join(self.unused)}."
             if self.unused
             else "",
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    """What depends on the task is only named."""
+    return ", ".join(
+        key if callable(value) else f"{key} = {value}" for key, value in values.items()
+    )
 
 
 def _listed(title: str, options: Options) -> str:

@@ -7,7 +7,7 @@ import optax
 from fedslice import client as clients
 from fedslice import server as servers
 from fedslice import stage as parts
-from fedslice.client.local import ONE_PASS, check_rate
+from fedslice.client.local import ONE_PASS, check_optimizer, check_rate
 from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.recipes.shared import Optimizer, Weights, compose
@@ -288,6 +288,7 @@ def fedprox(
     [0.11]
     [0.67]
     """
+    check_optimizer(optimizer)
     local = clients.sgd(model, optax.chain(clients.proximal(mu), optimizer), work)
     return compose(
         "fedprox", local, servers.optimize(server), weights, heat, coefficient, stages, reduce
