@@ -101,11 +101,7 @@ def federated(data, task, method, seed):
 
 def fedrecon(data, rates, seed, server=optax.sgd, **variant):
     task, (client, rebuild, rate) = data.task(part="test"), rates
-    work = {
-        "work": fs.Work(steps=MOST, epochs=1, batch=BATCH),
-        "reconstruct_steps": MOST,
-        "reconstruct_epochs": PASSES,
-    }
+    work = {"work": fs.Work(MOST, 1, BATCH), "recover": fs.Work(MOST, PASSES, BATCH)}
     both = {"reconstruction": optax.sgd(rebuild), "server": server(rate)}
     method = fs.recipes.fedrecon(task.model, optax.sgd(client), **both, **work, **variant)
     return federated(data, task, method, seed)

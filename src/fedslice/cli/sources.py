@@ -29,7 +29,7 @@ class Source(NamedTuple):
 
     make: Callable[[Task, Settings], Any]
     shared: tuple[str, ...] = ()
-    own: Options = {}
+    own: Options = {}  # noqa: RUF012 (never changed)
 
 
 def client_optimizer(s: Settings, mu: float) -> optax.GradientTransformation:
@@ -64,8 +64,8 @@ def sampler(s: Settings) -> Sampler:
 
 
 def heat(task: Task, s: Settings) -> Heat | None:
-    """The rows' heat if it is asked for.  Where clients train on a part of their examples they count
-    for those, and send their rows; full MAML all of theirs."""
+    """The rows' heat if it is asked for.  Where clients train on a part of their examples they
+    count for those, and send their rows; full MAML all of theirs."""
     if not s.values.get("heat", False):
         return None
     if s.values.get("split", "none") == "none":

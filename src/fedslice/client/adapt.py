@@ -1,6 +1,7 @@
 """The model that a client would serve: the global one, adapted on the client's support examples.
 
-    reconstruction   local leaves trained from scratch, global ones frozen: R of FedRecon (Singhal et al. 2021)
+    reconstruction   local leaves trained from scratch, global ones frozen: R of FedRecon (Singhal
+                     et al. 2021)
     fine-tuning      all leaves, or some by name, trained from the global model
 
 Nothing is sent and nothing is kept.  :mod:`fedslice.evaluation.gain` measures what adapting gains.

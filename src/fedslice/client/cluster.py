@@ -58,7 +58,7 @@ def cluster(
 
 
 def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key: Key) -> Array:
-    """F_i of each of the offered models over a phase that goes once through the client's examples."""
+    """F_i of each of the offered models over a phase that goes once through the examples."""
     tables, local = set(model.tables), model.fresh(key)
     count = models_in(offer, tables)
 
@@ -73,7 +73,7 @@ def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key
 
 
 def pick(offer: Params, number: Array, tables: set[str]) -> Params:
-    """One of the models: tables have them along their second axis, other leaves along their first."""
+    """One of the models: tables have them along their second axis, others along their first."""
     return {
         name: jax.tree.map(lambda x, axis=int(name in tables): jnp.take(x, number, axis=axis), leaf)
         for name, leaf in offer.items()

@@ -2,11 +2,11 @@
 to it.
 
     w   as in FedAvg
-    v_i <- v_i - Opt(grad F_i(v_i; xi) + lambda (v_i - w_t))     kept by the client, in the same round
+    v_i <- v_i - Opt(grad F_i(v_i; xi) + lambda (v_i - w_t))     kept by the client
 
-v_i starts as the first global model; of tables it has the client's own rows.  All of them are
-pulled in every step, so a client works on all of S(i).  lambda = 0 is training alone, a large one
-the global model."""
+Both in the same round.  v_i starts as the first global model; of tables it has the client's own
+rows.  All of them are pulled in every step, so a client works on all of S(i).  lambda = 0 is
+training alone, a large one the global model."""
 
 import jax
 import jax.numpy as jnp
@@ -45,9 +45,9 @@ def ditto(
     ``pull`` is lambda.
 
     Both go through the same batches unless ``personal_work`` says otherwise; both optimizers start
-    anew each round.  Local leaves belong to v_i and are kept, without a pull; the global model trains with
-    fresh ones.  A client serves v_i once it took part, before that the global model.  A newcomer
-    trains v from the global model, by the same work on its support examples.
+    anew each round.  Local leaves belong to v_i and are kept, without a pull; the global model
+    trains with fresh ones.  A client serves v_i once it took part, before that the global model.
+    A newcomer trains v from the global model, by the same work on its support examples.
 
     >>> from fedslice.tasks import quadratic
     >>> ditto(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2)).rows

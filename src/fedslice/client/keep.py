@@ -70,7 +70,7 @@ def keep(
 
 
 def nothing_yet(model: Model, leaves: Params) -> Own:
-    """The memory of a client before its first round, with ``leaves`` and room for the local ones."""
+    """The memory of a client before its first round: ``leaves`` and room for the local ones."""
     shapes = jax.eval_shape(model.fresh, jax.random.key(0))
     room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return Own({**leaves, **room}, jnp.zeros((), jnp.int32))

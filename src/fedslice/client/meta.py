@@ -2,9 +2,10 @@
 client's own.
 
     w' = w - alpha grad f(w; s_j)                   a step on the support batch s_j
-    w <- w - Opt((I - alpha H) grad f(w'; q_j))     H the Hessian of f(w; s_j), by differentiating through the step
+    w <- w - Opt((I - alpha H) grad f(w'; q_j))     H the Hessian of f(w; s_j)
 
-First order (FOMAML, Finn et al. 2017) leaves alpha H out.  Support and query are parts of a
+H comes by differentiating through the step.  First order (FOMAML, Finn et al. 2017) leaves
+alpha H out.  Support and query are parts of a
 client's examples, as when it is judged; with ``split="none"`` both batches are drawn from all of
 them, as in the paper (which draws a third one for H).  Local leaves are drawn afresh, take part in
 both steps and are never sent, as in ``client.sgd``."""

@@ -4,9 +4,9 @@ SGD.
     samples x_1 ... x_l: means of the iterates over windows of steps, after burn-in
     update = -Sigma^-1 (x - mean),  Sigma = r I + (1 - r) S,  r = 1 / (1 + (l - 1) rho)
 
-S is the samples' covariance.  The inverse is applied through the l x l system of the Woodbury identity, which gives what the
-paper's recursion gives. One sample is FedAvg on the averaged iterate.  During the first
-``burn_in_rounds`` rounds the client is FedAvg's."""
+S is the samples' covariance.  The inverse is applied through the l x l system of the Woodbury
+identity, which gives what the paper's recursion gives. One sample is FedAvg on the averaged
+iterate.  During the first ``burn_in_rounds`` rounds the client is FedAvg's."""
 
 import jax
 import jax.numpy as jnp
