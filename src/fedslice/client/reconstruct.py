@@ -27,8 +27,8 @@ def reconstruct(
     split: Split = "half",
     joint: bool = False,
 ) -> Client:
-    """R with the optimizer ``reconstruction`` and the work ``recover`` (by default one pass), then U
-    with ``optimizer`` and ``work``; both optimizers start anew each round.
+    """R with the optimizer ``reconstruction`` and the work ``recover`` (by default one pass), then
+    U with ``optimizer`` and ``work``; both optimizers start anew each round.
 
     A client without query examples sends nothing,
     with weight zero; one without support trains g at its fresh l.  A model without local leaves
