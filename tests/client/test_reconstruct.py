@@ -90,7 +90,7 @@ def test_one_step_of_u_is_the_first_order_meta_gradient(k_r: int) -> None:
     """g+ - g = -rate * grad_g f(g, R(g); query) with R(g) held constant; through R(g) the gradient
     is another."""
     model, population = matrix_model(), raters((11,))
-    work: dict[str, Any] = {"work": fs.Work(epochs=1, batch=16), "reconstruct_epochs": k_r}  # full batches
+    work: dict[str, Any] = {"epochs": 1, "batch": 16, "reconstruct_epochs": k_r}  # full batches
     run = run_of(recon(model, split="time", **work), population)
     items = np.arange(ITEMS)
     start = jnp.asarray(run.table("item", items))
@@ -161,7 +161,7 @@ def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     rng = np.random.default_rng(0)
     counts = (5, 1, 8, 2)
     population = Population.from_arrays(np.repeat(np.arange(4), counts), a=rng.normal(size=16))
-    work: dict[str, Any] = {"work": fs.Work(epochs=U_STEPS, batch=16), "reconstruct_epochs": k_r}
+    work: dict[str, Any] = {"epochs": U_STEPS, "batch": 16, "reconstruct_epochs": k_r}
     run = run_of(recon(offset_model(), split=split, joint=joint, **work), population, 1)
     s, q, weight = means(population, split)
     rebuilt = s - START + (0.5 + START - s) * (1 - R_RATE) ** k_r
