@@ -1,7 +1,9 @@
 """Optimizers and schedules by name, with the constants that are settings too."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import reduce
+from operator import mul
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +11,9 @@ import optax
 
 from fedslice.cli.text import built
 from fedslice.errors import InputError
-from fedslice.types import Array
+from fedslice.types import Array, Params
 
-Rate = float | optax.Schedule
+Rate: TypeAlias = float | optax.Schedule
 
 # With each optimizer its constants, which are settings too: client_b1, server_eps and so on.  Adam
 # and Yogi have those of the Field Guide, the others optax's own.
@@ -45,17 +47,16 @@ CONSTANTS = {
 
 
 def optimizer(
-    name: str, rate: Any, first: float | None = None, **given: float
+    name: str, rate: Rate, first: float | None = None, **given: float
 ) -> optax.GradientTransformation:
     """An optax optimizer by name, with constants other than its usual ones if ``given``.
 
     >>> _ = optimizer("yogi", 0.01), optimizer("adagrad", 0.1, accumulator=0.0, eps=1e-3)
     """
-    if not (rate if first is None else first) > 0:
-        raise InputError(
-            f"a learning rate of {rate if first is None else first} is not possible: give a"
-            " positive number"
-        )
+    if first is None and not callable(rate):
+        first = rate
+    if first is not None and not first > 0:
+        raise InputError(f"a learning rate of {first} is not possible: give a positive number")
     for key, value in given.items():
         if not (0 <= value < 1 if key in ("b1", "b2") else value >= 0):
             raise InputError(
@@ -66,7 +67,7 @@ def optimizer(
 
 
 def yogi(
-    rate: Any, b1: float, b2: float, eps: float, accumulator: float
+    rate: Rate, b1: float, b2: float, eps: float, accumulator: float
 ) -> optax.GradientTransformation:
     """optax's Yogi with a first moment that starts at zero; its own starts at ``accumulator`` too,
     and so moves weights that have no gradient.
@@ -79,7 +80,7 @@ def yogi(
     """
     inner = optax.scale_by_yogi(b1, b2, eps, initial_accumulator_value=accumulator)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> optax.OptState:
         state = inner.init(params)
         return state._replace(mu=jax.tree.map(jnp.zeros_like, state.mu))
 
@@ -106,7 +107,7 @@ def schedule(text: str) -> Callable[[Array], Array] | None:
     >>> float(schedule("warmup:10")(4)), float(schedule("exponential:0.25:10")(5))
     (0.5, 0.5)
     """
-    kinds: dict[str, Callable[..., Any]] = {
+    kinds: dict[str, Callable[..., Callable[[Array], Array]]] = {
         "linear": lambda rounds: optax.linear_schedule(1.0, 0.0, int(rounds)),
         "cosine": lambda rounds: optax.cosine_decay_schedule(1.0, int(rounds)),
         "exponential": lambda factor, rounds: optax.exponential_decay(
@@ -121,11 +122,8 @@ def schedule(text: str) -> Callable[[Array], Array] | None:
     if text == "constant":
         return None
 
-    def factor(count: Any) -> Any:
-        result = 1.0
-        for one in factors:
-            result = result * one(count)
-        return result
+    def factor(count: Array) -> Array:
+        return reduce(mul, (one(count) for one in factors))
 
     return factor
 

@@ -252,7 +252,6 @@ def feddyn(
     population: Population | Heat,
     mu: float = 0.1,
     heat: Heat | None = None,
-    coefficient: str | None = None,
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
 ) -> Algorithm:
@@ -278,10 +277,8 @@ def feddyn(
             number of examples.
         mu: of the regulariser (our choice).
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
-        coefficient: what clients count for in the heat's coefficients, by default as in
-            ``weights``; ``"examples"`` with ``sampling.weighted``.
-        stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
-        reduce: what takes the place of the sum over clients, such as ``fs.reduce.median()``.
+        stages: what happens to messages before the mean, if it leaves the updates as they are.
+        reduce: the plain sum, by default; all else is refused.
 
     A round sends 2d, d the numbers of a client's slice; gradients of tau b examples a client, tau
     steps of batch b; client memory: one dual of the client's own slice.
@@ -299,7 +296,7 @@ def feddyn(
     """
     local = clients.dynamic(model, optimizer, work, mu=mu)
     server = servers.dynamic(mu, clients_of(population))
-    return compose("feddyn", local, server, "uniform", heat, coefficient, stages, reduce)
+    return compose("feddyn", local, server, "uniform", heat, None, stages, reduce)
 
 
 def fedpd(
@@ -309,7 +306,6 @@ def fedpd(
     *,
     mu: float = 0.1,
     heat: Heat | None = None,
-    coefficient: str | None = None,
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
 ) -> Algorithm:
@@ -331,10 +327,8 @@ def fedpd(
             its examples in batches of 32.
         mu: of the regulariser (our choice).
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
-        coefficient: what clients count for in the heat's coefficients, by default as in
-            ``weights``; ``"examples"`` with ``sampling.weighted``.
-        stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
-        reduce: what takes the place of the sum over clients, such as ``fs.reduce.median()``.
+        stages: what happens to messages before the mean, if it leaves the updates as they are.
+        reduce: the plain sum, by default; all else is refused.
 
     A round sends 2d, d the numbers of a client's slice; gradients of tau b examples a client, tau
     steps of batch b; client memory: one dual of the client's own slice.
@@ -350,4 +344,4 @@ def fedpd(
     [0.6587, 0.0937, 0.0676]
     """
     local = clients.dynamic(model, optimizer, work, mu=mu, send_dual=True)
-    return compose("fedpd", local, servers.optimize(), "uniform", heat, coefficient, stages, reduce)
+    return compose("fedpd", local, servers.optimize(), "uniform", heat, None, stages, reduce)

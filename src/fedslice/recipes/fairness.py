@@ -212,7 +212,7 @@ def ifca(
         spread: size of the noise that makes them differ at first.
         weights: what clients count for, ``"examples"`` or ``"uniform"``.
         stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
-        reduce: what takes the place of the sum over clients, such as ``fs.reduce.median()``.
+        reduce: what takes the place of the sum over clients: ``fs.reduce.worst(share)``, if any.
 
     A round sends (k + 1) d, d the numbers of a client's slice; gradients of tau b examples a
     client, and k losses of |D_i|, tau steps of batch b; client memory: none.

@@ -50,8 +50,9 @@ def scaffold(
         server_rate: factor on the mean update.
         weights: ``"uniform"``, as published, or ``"examples"``, the weighted case of Ding et al.
             2022 (D.4): both means, and c, by |D_i|.
-        stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
-        reduce: what takes the place of the sum over clients, such as ``fs.reduce.median()``.
+        stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``; on tables
+            none that alters updates.
+        reduce: the plain sum, by default; all else is refused.
 
     A round sends 4d, d the numbers of a client's slice; gradients of tau b (option 1: tau b +
     |D_i|) examples a client, tau steps of batch b, D_i all of its examples; client memory: one
@@ -87,7 +88,6 @@ def scaffold_heat(
     option: int = 2,
     server_rate: float = 1.0,
     weights: Weights = "uniform",
-    coefficient: str | None = None,
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
 ) -> Algorithm:
@@ -112,10 +112,8 @@ def scaffold_heat(
         server_rate: factor on the mean update.
         weights: ``"uniform"``, as published, or ``"examples"``, the weighted case of Ding et al.
             2022 (D.4): both means, and c, by |D_i|.
-        coefficient: what clients count for in the heat's coefficients, by default as in
-            ``weights``; ``"examples"`` with ``sampling.weighted``.
         stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
-        reduce: what takes the place of the sum over clients, such as ``fs.reduce.median()``.
+        reduce: the plain sum, by default; all else is refused.
 
     A round sends 4d, d the numbers of a client's slice; gradients of tau b (option 1: tau b +
     |D_i|) examples a client, tau steps of batch b, D_i all of its examples; client memory: one
@@ -139,4 +137,4 @@ def scaffold_heat(
     server = servers.scaffold(weight_of_all(population, weights), server_rate, holders=True)
     heat = population if isinstance(population, Heat) else population.heat(model)
     chosen = heat if model.tables else None
-    return compose("scaffold-heat", local, server, weights, chosen, coefficient, stages, reduce)
+    return compose("scaffold-heat", local, server, weights, chosen, None, stages, reduce)
