@@ -7,7 +7,6 @@ from speed import alternate, engine
 
 import fedslice as fs
 from fedslice.cli.catalogue import ALGORITHMS, settings_for
-from fedslice.cli.workloads import sampler_for
 
 MORE = {
     "fedavg, median": ("fedavg", ["reduce=median"]),
@@ -27,7 +26,7 @@ def run_of(task, name, changes, rows=None):
     settings = settings_for(task, name, changes)
     people = task.train.pool() if method.pooled else task.train
     return fs.simulate(
-        method.build(task, settings), people, sampler=sampler_for(method, settings), rows=rows
+        method.build(task, settings), people, sampler=method.sampler(settings), rows=rows
     )
 
 

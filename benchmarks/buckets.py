@@ -14,7 +14,7 @@ from pathlib import Path
 import optax
 
 import fedslice as fs
-from fedslice.cli.settings import optimizer
+from fedslice.cli.optimizers import optimizer
 from fedslice.client import reconstruction
 from fedslice.evaluation.gain import Personal
 
@@ -47,29 +47,32 @@ def method_of(task, variant):
         "weights": "examples",
     }
     if variant is None:
-        return fs.recipes.fedavg(task.model, client, epochs=s["epochs"], batch=s["batch"], **both)
-    work = {
-        "reconstruct_steps": s["reconstruct_steps"],
-        "reconstruct_epochs": s.get("reconstruct_epochs", 5),
-    }
-    more = {"split": s["split"], "epochs": s["epochs"], "batch": s["batch"], **work, **variant}
+        return fs.recipes.fedavg(
+            task.model, client, fs.Work(epochs=s["epochs"], batch=s["batch"]), **both
+        )
     return fs.recipes.fedrecon(
-        task.model, client, reconstruction=optax.sgd(s["reconstruct_rate"]), **both, **more
+        task.model,
+        client,
+        fs.Work(epochs=s["epochs"], batch=s["batch"]),
+        reconstruction=optax.sgd(s["reconstruct_rate"]),
+        recover=rebuilding(s),
+        split=s["split"],
+        **both,
+        **variant,
     )
+
+
+def rebuilding(s):
+    return fs.Work(s["reconstruct_steps"], s.get("reconstruct_epochs", 5), s["batch"])
 
 
 def judge_of(task):
     """Every line is judged alike: on the later half, after rebuilding what is local on the earlier
     one."""
     s = task.settings
-    passes, rate = s.get("reconstruct_epochs", 5), s["reconstruct_rate"]
-    work = {
-        "steps": s["reconstruct_steps"],
-        "epochs": passes,
-        "batch": s["batch"],
-        "split": s["split"],
-    }
-    return Personal(task.test, reconstruction(task.model, optax.sgd(rate), **work))
+    rate = optax.sgd(s["reconstruct_rate"])
+    how = reconstruction(task.model, rate, rebuilding(s), split=s["split"])
+    return Personal(task.test, how)
 
 
 def line(options, name):

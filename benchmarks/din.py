@@ -129,8 +129,10 @@ def contestants():
     task = amazon_din.synthetic()
     people, heat = task.train, task.train.heat(task.model)
     optimizer = optax.chain(optax.clip_by_global_norm(CLIP), optax.sgd(RATE))
-    method = fs.recipes.fedsubavg(task.model, optimizer, heat=heat, steps=STEPS, batch=BATCH)
-    plain = fs.recipes.fedavg(task.model, optimizer, steps=STEPS, batch=BATCH)
+    method = fs.recipes.fedsubavg(
+        task.model, optimizer, fs.Work(steps=STEPS, batch=BATCH), heat=heat
+    )
+    plain = fs.recipes.fedavg(task.model, optimizer, fs.Work(steps=STEPS, batch=BATCH))
     engine, plans = Engine(method, people), []
     for number in range(8):
         plan, _ = engine.run.planner.plan(number, engine.run.cohort(number))

@@ -193,7 +193,7 @@ class Engine:
 
 def contestants(devices):
     population, model = people(), classifier_lstm(VOCABULARY)
-    work = {"steps": STEPS, "batch": BATCH, "weights": "uniform"}
+    work = {"work": fs.Work(steps=STEPS, batch=BATCH), "weights": "uniform"}
     subavg = fs.recipes.fedsubavg(model, optax.sgd(RATE), heat=population.heat(model), **work)
     avg = fs.recipes.fedavg(model, optax.sgd(RATE), **work)
     engine = Engine(subavg, population)

@@ -150,14 +150,12 @@ def fedrecon(people, mode, threads):
     model = fs.Model(
         lambda key: {"user": uniform(key, (SIZE,))}, squares, {"item": table}, local="user"
     )
-    work = {
-        "reconstruct_steps": MOST_STEPS,
-        "reconstruct_epochs": PASSES,
-        "steps": MOST_STEPS,
-        "epochs": 1,
-    }
     method = fs.recipes.fedrecon(
-        model, optax.sgd(U_RATE), reconstruction=optax.sgd(R_RATE), batch=BATCH, **work
+        model,
+        optax.sgd(U_RATE),
+        fs.Work(MOST_STEPS, 1, BATCH),
+        reconstruction=optax.sgd(R_RATE),
+        recover=fs.Work(MOST_STEPS, PASSES, BATCH),
     )
     return fs.simulate(method, people, sampler=fs.sampling.uniform(K), engine=mode, threads=threads)
 

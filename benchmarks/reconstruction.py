@@ -69,7 +69,9 @@ class Data:
         """ReconEval: vectors rebuilt with the run's films."""
         users = self.judged(part=part)
         model = factorisation(run.model.tables["item"].rows, stars=self.stars)
-        adapt = reconstruction(model, optax.sgd(rate), steps=MOST, epochs=PASSES, batch=BATCH)
+        adapt = reconstruction(
+            model, optax.sgd(rate), fs.Work(steps=MOST, epochs=PASSES, batch=BATCH)
+        )
         judge = Personal(users, adapt, support=support)
         return judge({"item": run.table("item", judge.ids()["item"])}, steps=steps).after.pooled
 
@@ -82,7 +84,9 @@ def central(data, split, rate, seed):
     """SGD on the pooled ratings; the server holds the users' vectors."""
     task = data.task(split=split, part="test", local=False)
     steps = max(1, task.train.examples // CENTRAL_BATCH)
-    method = fs.recipes.central(task.model, optax.sgd(rate), steps=steps, batch=CENTRAL_BATCH)
+    method = fs.recipes.central(
+        task.model, optax.sgd(rate), fs.Work(steps=steps, batch=CENTRAL_BATCH)
+    )
     run = fs.simulate(method, task.train.pool(), sampler=fs.sampling.full(), seed=seed)
     run.train(EPOCHS, progress=False)
     return run
@@ -97,13 +101,7 @@ def federated(data, task, method, seed):
 
 def fedrecon(data, rates, seed, server=optax.sgd, **variant):
     task, (client, rebuild, rate) = data.task(part="test"), rates
-    work = {
-        "reconstruct_steps": MOST,
-        "reconstruct_epochs": PASSES,
-        "steps": MOST,
-        "epochs": 1,
-        "batch": BATCH,
-    }
+    work = {"work": fs.Work(MOST, 1, BATCH), "recover": fs.Work(MOST, PASSES, BATCH)}
     both = {"reconstruction": optax.sgd(rebuild), "server": server(rate)}
     method = fs.recipes.fedrecon(task.model, optax.sgd(client), **both, **work, **variant)
     return federated(data, task, method, seed)
@@ -114,7 +112,7 @@ def fedavg(data, rates, seed):
     with its films."""
     task, (client, _, rate) = data.task(part="test", local=False), rates
     method = fs.recipes.fedavg(
-        task.model, optax.sgd(client), server=optax.sgd(rate), epochs=1, batch=BATCH
+        task.model, optax.sgd(client), fs.Work(epochs=1, batch=BATCH), server=optax.sgd(rate)
     )
     return federated(data, task, method, seed)
 

@@ -59,7 +59,7 @@ def final_loss(task, train, test, settings, rounds, cohort):
     plain = task.model
     model = fs.Model(plain.init, lambda p, b: plain.loss(p, b) + 0 * b["bad"], plain.tables)
     method = fs.recipes.fedavg(
-        model, optax.sgd(RATE), weights="uniform", steps=10, batch=5, **settings
+        model, optax.sgd(RATE), fs.Work(steps=10, batch=5), weights="uniform", **settings
     )
     method = method._replace(client=attacking(method.client))
     run = fs.simulate(method, train, sampler=fs.sampling.uniform(cohort), engine="vmap")

@@ -55,9 +55,11 @@ def loop(bare):
 def movielens(blocks):
     task = fs.tasks.movielens_lr.synthetic()
     model, heat = task.model, task.train.heat(task.model)
-    method = fs.recipes.fedsubavg(model, optax.sgd(RATE), heat=heat, steps=STEPS, batch=BATCH)
-    plain = fs.recipes.fedavg(model, optax.sgd(RATE), steps=STEPS, batch=BATCH)
-    pooled = fs.recipes.central(model, optax.sgd(RATE), steps=STEPS, batch=K * BATCH)
+    method = fs.recipes.fedsubavg(
+        model, optax.sgd(RATE), fs.Work(steps=STEPS, batch=BATCH), heat=heat
+    )
+    plain = fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=STEPS, batch=BATCH))
+    pooled = fs.recipes.central(model, optax.sgd(RATE), fs.Work(steps=STEPS, batch=K * BATCH))
     found = alternate(
         {
             "bare sketch (NumPy + JAX)": loop(Sketch(task)),
@@ -101,7 +103,7 @@ def large_table(rows):
 
     model = fs.Model(lambda key: {}, loss, {"table": table})
     method = fs.recipes.fedsubavg(
-        model, optax.sgd(0.01), heat=people.heat(model), epochs=1, batch=20
+        model, optax.sgd(0.01), fs.Work(epochs=1, batch=20), heat=people.heat(model)
     )
     return fs.simulate(method, people, sampler=fs.sampling.full())
 

@@ -15,10 +15,10 @@ print(
     f" {heat.dispersion:,.0f}"
 )
 
-work = {"steps": STEPS, "batch": BATCH}
+work = fs.Work(steps=STEPS, batch=BATCH)
 methods = [
-    fs.recipes.fedavg(task.model, optax.sgd(RATE), **work),
-    fs.recipes.fedsubavg(task.model, optax.sgd(RATE), heat=heat, **work),
+    fs.recipes.fedavg(task.model, optax.sgd(RATE), work),
+    fs.recipes.fedsubavg(task.model, optax.sgd(RATE), work, heat=heat),
 ]
 score = fs.Evaluator(task.model, task.test)
 for method in methods:

@@ -41,7 +41,11 @@ people = fs.Population.from_arrays(user, item=item, history=history, label=label
 train, test = people.split(clients=0.1, seed=0)  # held-out clients
 
 method = fs.recipes.fedsubavg(
-    model, optax.sgd(0.1), heat=train.heat(model), epochs=1, batch=10, server=optax.sgd(0.5)
+    model,
+    optax.sgd(0.1),
+    fs.Work(epochs=1, batch=10),
+    heat=train.heat(model),
+    server=optax.sgd(0.5),
 )
 run = fs.simulate(method, train, sampler=fs.sampling.uniform(20), seed=0)
 print("before:", fs.evaluate(run, test))

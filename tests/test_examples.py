@@ -2,6 +2,7 @@
 code."""
 
 import ast
+import inspect
 import re
 import runpy
 import shlex
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedslice as fs
 from fedslice.cli.example import clicks
 from fedslice.cli.main import main
+from fedslice.cli.workloads import TASKS
 
 ROOT = Path(__file__).parent.parent
 
@@ -121,3 +124,44 @@ def test_the_page_on_own_models_runs() -> None:
     assert scope["run"].round == 2  # type: ignore[attr-defined]
     for more in (flax, equinox):
         exec(compile(more, "page", "exec"), scope)
+
+
+def test_the_task_of_the_page_on_tasks_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A module with a ``WORKLOAD`` is all that a task is."""
+    page = (ROOT / "docs" / "how-to" / "add-a-task.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    scope: dict[str, object] = {}
+    exec(compile(code, "page", "exec"), scope)
+    monkeypatch.setitem(TASKS, "coin-flips", scope["WORKLOAD"])
+    out = str(tmp_path / "run")
+    words = ["run", "coin-flips", "--rounds", "4", "--option", "flips=9", "--out", out]
+    assert main(words) == 0
+
+
+def test_the_page_on_algorithms_shows_what_there_is() -> None:
+    """Its code is that of FedExP, but for types and docstrings."""
+    page = (ROOT / "docs" / "how-to" / "add-an-algorithm.md").read_text()
+    stage, recipe, line = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    source = inspect.getsource(inspect.getmodule(fs.recipes.fedexp))
+    for shown in (stage, recipe):
+        assert bare(shown) in {bare(ast.unparse(node)) for node in ast.parse(source).body}
+    assert line in (ROOT / "src" / "fedslice" / "recipes" / "__init__.py").read_text()
+
+
+def bare(code: str) -> str:
+    """A function without annotations, docstring and checks of its arguments."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for each in (*node.args.args, *node.args.kwonlyargs):
+                each.annotation = None
+            node.body = [
+                line
+                for line in node.body
+                if not isinstance(line, ast.If)
+                and not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+            ]
+    return ast.unparse(tree)

@@ -136,7 +136,7 @@ def test_heat_of_other_columns_or_another_population_is_refused_where_they_meet(
     few = Population.from_arrays([0, 0, 1], item=[0, 1, 2])
 
     def start(heat: Heat, fair: bool = False) -> None:
-        how: dict[str, Any] = {"heat": heat, "steps": 1, "batch": 1}
+        how: dict[str, Any] = {"work": fs.Work(steps=1, batch=1), "heat": heat}
         own = model("item")
         method = (
             fs.recipes.qffl(own, 0.1, **how)
@@ -164,6 +164,6 @@ def test_heat_of_query_examples_may_know_less() -> None:
     people = Population.from_arrays([0, 0, 1], item=[0, 1, 2], time=[1, 2, 3])
     heat = halves.heat(people, "time", model)
     assert (heat.clients, heat.ids["w"].tolist()) == (1, [1])
-    how: dict[str, Any] = {"inner_rate": 0.1, "split": "time", "steps": 1, "batch": 1}
+    how: dict[str, Any] = {"work": fs.Work(steps=1, batch=1), "inner_rate": 0.1, "split": "time"}
     method = fs.recipes.maml(model, optax.sgd(0.1), heat=heat, first_order=True, **how)
     fs.simulate(method, people, sampler=fs.sampling.full())

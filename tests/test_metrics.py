@@ -106,7 +106,7 @@ def test_noise_is_new_in_each_step_and_absent_from_evaluation() -> None:
     people = fs.Population.from_arrays(np.arange(3), x=np.zeros(3, np.float32))
     moves = []
     for steps in (1, 2):
-        method = fs.recipes.fedavg(noisy, optax.sgd(1.0), steps=steps, batch=1)
+        method = fs.recipes.fedavg(noisy, optax.sgd(1.0), fs.Work(steps=steps, batch=1))
         run = fs.simulate(method, people, sampler=fs.sampling.full())
         seen = [0.0]
         for _ in run.rounds(2):
@@ -115,7 +115,7 @@ def test_noise_is_new_in_each_step_and_absent_from_evaluation() -> None:
         assert fs.evaluate(run, people).pooled["loss"] == 0
     assert len({*np.round(np.abs(np.concatenate(moves)), 6)}) == 4  # by round and by step
     again = fs.simulate(
-        fs.recipes.fedavg(noisy, optax.sgd(1.0), steps=1, batch=1),
+        fs.recipes.fedavg(noisy, optax.sgd(1.0), fs.Work(steps=1, batch=1)),
         people,
         sampler=fs.sampling.full(),
     )

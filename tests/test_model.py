@@ -128,7 +128,7 @@ def test_missing_columns_are_named(model: Model, words: str) -> None:
 def test_a_loss_must_be_one_number_for_each_example() -> None:
     model = Model(zero, lambda p, b: jnp.mean(b["x"] + p["b"]))
     with pytest.raises(InputError, match=r"one number for each example, shape \[batch\]"):
-        run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1), people())
+        run_of(fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1)), people())
 
 
 def test_rows_are_made_one_by_one_from_their_ids() -> None:

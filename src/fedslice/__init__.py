@@ -23,3 +23,4 @@ from fedslice.model import Model as Model
 from fedslice.model import Table as Table
 from fedslice.model import lookup as lookup
 from fedslice.simulation.run import simulate as simulate
+from fedslice.types import Work as Work

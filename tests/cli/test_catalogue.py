@@ -10,14 +10,16 @@ import optax
 import pytest
 
 import fedslice as fs
-from fedslice.cli.catalogue import ALGORITHMS, find_method, page, settings_for, settings_of_all
+from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
 from fedslice.cli.main import main
-from fedslice.cli.settings import COMMON, OPTIMIZERS, Settings, optimizer, schedule
-from fedslice.cli.workloads import TASKS, sampler_for
+from fedslice.cli.optimizers import OPTIMIZERS, optimizer, schedule
+from fedslice.cli.reference import page
+from fedslice.cli.settings import COMMON, Settings
+from fedslice.cli.workloads import TASKS
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError
 from fedslice.tasks import quadratic
-from fedslice.types import Message
+from fedslice.types import ClientReport, Message
 
 TASK = fs.tasks.movielens_lr.synthetic(scale=0.02)
 LOCAL = fs.tasks.movielens_mf.synthetic(scale=0.02)
@@ -32,16 +34,14 @@ def test_every_algorithm_is_told_and_built(name: str, capsys: pytest.CaptureFixt
     assert main(["algorithms", name]) == 0
     text = capsys.readouterr().out
     method = ALGORITHMS[name]
-    assert all(
-        part in text for part in (method.equation.splitlines()[0], method.citation, method.messages)
-    )
+    assert all(part in text for part in (*method.page.body, *method.page.closing))
     assert all(f"`{key}`" in text for key in (*method.options, *method.parts))
     task = LOCAL if name in ("fedrecon", "fedper") else TASK
     settings = settings_for(
         task, name, ["cohort=10", *(["steps=2"] if "steps" not in method.unused else [])]
     )
     people = task.train.pool() if method.pooled else task.train
-    run = fs.simulate(method.build(task, settings), people, sampler=sampler_for(method, settings))
+    run = fs.simulate(method.build(task, settings), people, sampler=method.sampler(settings))
     reports = list(run.rounds(2))
     assert np.isfinite(reports[-1].loss)
     assert set(method.unused) <= set(COMMON)
@@ -60,12 +60,10 @@ def test_one_expression_and_one_command_line_are_the_same() -> None:
     typed = find_method("fedsubavg").build(TASK, settings)
     written = fs.recipes.fedsubavg(
         TASK.model,
-        optax.sgd(0.1),
+        optax.chain(fs.client.proximal(0.01), optax.sgd(0.1)),
+        fs.Work(steps=10, batch=5),
         heat=TASK.train.heat(TASK.model),
-        steps=10,
-        batch=5,
         server=optax.adam(0.01, b1=0.9, b2=0.99, eps=1e-3),
-        corrections=[fs.client.proximal(0.01)],
         stages=[fs.stage.compress(fs.stage.quantise(127))],
         reduce=fs.reduce.trimmed(0.1),
     )
@@ -102,7 +100,10 @@ def test_one_expression_and_one_command_line_are_the_same() -> None:
         ("fedpd", "compress=sign", "leave out clip"),
         ("ifca", "reduce=median", "zeros for the models"),
         ("ifca", "compress=sign", "several models"),
-        ("fednova", "client=adam", "not adam"),
+        ("fednova", "client=adam", "fednova does not use client"),
+        ("fednova", "momentum=1", "from 0 to below 1"),
+        ("fedexp", "reduce=median", "fedexp does not use reduce"),
+        ("ifca", "heat=yes", "there is no setting 'heat'"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, change: str, words: str) -> None:
@@ -141,11 +142,7 @@ def test_a_cap_on_steps_is_kept() -> None:
     )
     assert passes.min() > 2
     assert next(run.rounds(1)).examples == expected.sum()
-    assert settings_for(TASK, "central", ["steps=2", "epochs=3"]).work == {
-        "steps": 2,
-        "epochs": 3,
-        "batch": 5,
-    }
+    assert settings_for(TASK, "central", ["steps=2", "epochs=3"]).work == fs.Work(2, 3, 5)
 
 
 def test_fedpd_needs_everyone() -> None:
@@ -203,7 +200,7 @@ def test_a_change_can_be_for_one_algorithm() -> None:
         ("fedprox central", "heat=yes", "--set fedprox:heat=yes"),
         ("fedavg fedprox", "chort=3", "none of fedavg, fedprox has it; do you mean 'cohort'"),
         ("fedavg fedprox", "q=3", "none of fedavg, fedprox has it"),
-        ("central fedsgd", "client_schedule=linear:3", "central, fedsgd: not used"),
+        ("scaffold fedsgd", "client_schedule=linear:3", "scaffold, fedsgd: not used"),
         ("feddyn fedpd", "weights=examples", "feddyn, fedpd: not used, or fixed"),
         (
             "fedavg fedprox",
@@ -341,8 +338,8 @@ def test_schedules() -> None:
     assert falling is not None
     assert [float(falling(r)) for r in (0, 50, 200)] == pytest.approx([1, 0.1, 1e-4])
     settings = Settings({"steps": 3, "epochs": 0, "batch": 4})
-    assert settings.work == {"steps": 3, "batch": 4}
-    assert settings.change("epochs", "2").work == {"epochs": 2, "batch": 4}
+    assert settings.work == fs.Work(steps=3, batch=4)
+    assert settings.change("epochs", "2").work == fs.Work(epochs=2, batch=4)
 
 
 def test_what_names_the_algorithm_has_the_last_word() -> None:
@@ -360,7 +357,7 @@ def test_weights_that_were_asked_for_are_not_changed_without_a_word(changes: lis
     settings = settings_for(task, "fedavg", ["cohort=4", *changes])
     method = find_method("fedavg")
     with pytest.raises(InputError, match="size would count twice"):
-        check_sampler(method.build(task, settings), sampler_for(method, settings))
+        check_sampler(method.build(task, settings), method.sampler(settings))
     assert settings_for(task, "fedavg", ["sampler=weighted"]).weights == "uniform"
     assert (
         settings_for(task, "fedavg", ["sampler=weighted", "sampler=uniform"]).weights == "examples"
@@ -383,8 +380,9 @@ def test_yogi_does_not_move_what_has_no_gradient() -> None:
 def test_fednova_normalises_by_the_momentum_that_is_used() -> None:
     """||a||_1 of 3 steps with momentum 1/2 is 1 + 1.5 + 1.75."""
     task = quadratic.example1(clients=4)
-    settings = settings_for(task, "fednova", ["client=momentum", "client_b1=0.5", "steps=3"])
+    settings = settings_for(task, "fednova", ["momentum=0.5", "steps=3"])
     method = find_method("fednova").build(task, settings)
-    message = Message({}, jnp.ones(()), {"steps": jnp.array(3.0)})
+    report = ClientReport(*[jnp.zeros(())] * 3, steps=jnp.array(3.0))
+    message = Message({}, jnp.ones(()), report)
     encoded, _ = method.stages[0].encode((), (), message, jax.random.key(0))
     assert float(encoded.extra["progress"]) == 4.25

@@ -55,7 +55,7 @@ def test_the_files_alone_predict_as_the_run(
         np.arange(60) // 6, {"features": NAMES}, features=ids, label=label
     )
     run = fs.simulate(
-        fs.recipes.fedavg(logistic(4), optax.sgd(0.5), epochs=1, batch=3),
+        fs.recipes.fedavg(logistic(4), optax.sgd(0.5), fs.Work(epochs=1, batch=3)),
         people,
         sampler=fs.sampling.full(),
     )

@@ -105,7 +105,12 @@ def test_fedmid_is_its_pseudo_code(server_rate: float) -> None:
     uniform weights."""
     eta, s = 0.1, 0.3
     method = R.fedmid(
-        MODEL, eta, l1(s), server_rate=server_rate, weights="uniform", epochs=1, batch=1
+        MODEL,
+        eta,
+        fs.Work(epochs=1, batch=1),
+        regulariser=l1(s),
+        server_rate=server_rate,
+        weights="uniform",
     )
     run = run_of(method, UNEVEN, 5, sampler=fs.sampling.uniform(2))
     x = np.ones(DIM)
@@ -126,7 +131,9 @@ def test_feddualavg_is_its_pseudo_code(server_rate: float) -> None:
     server averages z and adds eta_s eta tau to its own t.  Means by examples."""
     eta, s = 0.1, 0.3
     run = run_of(
-        R.feddualavg(MODEL, eta, l1(s), server_rate=server_rate, epochs=1, batch=1),
+        R.feddualavg(
+            MODEL, eta, fs.Work(epochs=1, batch=1), regulariser=l1(s), server_rate=server_rate
+        ),
         UNEVEN,
         5,
         sampler=fs.sampling.uniform(2),
@@ -152,7 +159,7 @@ def test_feddualavg_is_its_pseudo_code(server_rate: float) -> None:
 
 A = CURVES.mean(0)
 M = (CURVES * CENTRES).mean(0) / A
-WORK: dict[str, Any] = {"steps": 3, "batch": 1}
+WORK: dict[str, Any] = {"work": fs.Work(steps=3, batch=1)}
 
 
 def lasso(s: float) -> np.ndarray:
@@ -162,7 +169,7 @@ def lasso(s: float) -> np.ndarray:
 
 def test_feddualavg_solves_a_lasso() -> None:
     s = 0.4
-    got = x_of(run_of(R.feddualavg(MODEL, 0.02, l1(s), **WORK), EVEN, 150))
+    got = x_of(run_of(R.feddualavg(MODEL, 0.02, regulariser=l1(s), **WORK), EVEN, 150))
     np.testing.assert_allclose(got, lasso(s), atol=0.02)
     assert (got == 0).tolist() == (lasso(s) == 0).tolist() == [False, False, True, True]
 
@@ -172,7 +179,7 @@ def test_fedmid_solves_a_lasso_of_twice_the_strength() -> None:
     server: at rest grad f + 2 s sign(x) = 0, the solution for psi counted twice.  Exact zeros all
     the same."""
     s = 0.2
-    got = x_of(run_of(R.fedmid(MODEL, 0.02, l1(s), **WORK), EVEN, 150))
+    got = x_of(run_of(R.fedmid(MODEL, 0.02, regulariser=l1(s), **WORK), EVEN, 150))
     np.testing.assert_allclose(got, lasso(2 * s), atol=0.02)
     assert np.abs(got - lasso(s))[:2].min() > 0.1
     assert (got == 0).tolist() == [False, False, True, True]
@@ -180,7 +187,9 @@ def test_fedmid_solves_a_lasso_of_twice_the_strength() -> None:
 
 def test_fedmid_with_the_prox_on_the_server_only_solves_the_lasso() -> None:
     s = 0.4
-    got = x_of(run_of(R.fedmid(MODEL, 0.02, l1(s), server_only=True, **WORK), EVEN, 150))
+    got = x_of(
+        run_of(R.fedmid(MODEL, 0.02, regulariser=l1(s), server_only=True, **WORK), EVEN, 150)
+    )
     np.testing.assert_allclose(got, lasso(s), atol=0.02)
 
 
@@ -189,7 +198,7 @@ def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
     """Separable: the constrained solution is clip(m).  Projections do not add up, so FedMiD's is no
     other."""
     bound = np.float32(0.7)
-    run = run_of(recipe(MODEL, 0.02, box(-0.7, 0.7), **WORK), EVEN)
+    run = run_of(recipe(MODEL, 0.02, regulariser=box(-0.7, 0.7), **WORK), EVEN)
     for report in run.rounds(150):
         if report.round in (1, 2, 20, 150):
             assert np.abs(x_of(run)).max() <= bound
@@ -200,7 +209,7 @@ def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
 def test_group_zeroes_whole_rows(recipe: Any) -> None:
     """The row with centres near (2, -2) stays, both numbers; the one near (0, 0) goes, both
     numbers."""
-    got = x_of(run_of(recipe(ROWS, 0.02, group(0.3), **WORK), EVEN, 150))
+    got = x_of(run_of(recipe(ROWS, 0.02, regulariser=group(0.3), **WORK), EVEN, 150))
     assert (got[0] != 0).all()
     assert (got[1] == 0).all()
     assert np.linalg.norm(got[0]) < np.linalg.norm(M[:2]) - 0.2
@@ -208,10 +217,14 @@ def test_group_zeroes_whole_rows(recipe: Any) -> None:
 
 def test_without_strength_both_are_fedavg() -> None:
     """psi = 0: soft thresholding by 0 is nothing."""
-    plain = x_of(run_of(R.fedavg(MODEL, optax.sgd(0.1), epochs=1, batch=1), UNEVEN, 4))
+    plain = x_of(run_of(R.fedavg(MODEL, optax.sgd(0.1), fs.Work(epochs=1, batch=1)), UNEVEN, 4))
     for recipe in (R.fedmid, R.feddualavg):
         np.testing.assert_allclose(
-            x_of(run_of(recipe(MODEL, 0.1, l1(0.0), epochs=1, batch=1), UNEVEN, 4)),
+            x_of(
+                run_of(
+                    recipe(MODEL, 0.1, fs.Work(epochs=1, batch=1), regulariser=l1(0.0)), UNEVEN, 4
+                )
+            ),
             plain,
             atol=1e-6,
         )
@@ -233,11 +246,17 @@ def test_idle_rows_shrink_exactly_in_feddualavg_and_later_in_fedmid() -> None:
     )
     eta, s, rounds = 0.1, 0.2, 4
     dual = run_of(
-        R.feddualavg(model, eta, l1(s), **WORK), population, rounds, sampler=fs.sampling.uniform(1)
+        R.feddualavg(model, eta, regulariser=l1(s), **WORK),
+        population,
+        rounds,
+        sampler=fs.sampling.uniform(1),
     )
     np.testing.assert_allclose(dual.table("w", np.arange(3)), 1 - rounds * 3 * eta * s, rtol=1e-5)
     lazy = run_of(
-        R.fedmid(model, eta, l1(s), **WORK), population, rounds, sampler=fs.sampling.uniform(1)
+        R.fedmid(model, eta, regulariser=l1(s), **WORK),
+        population,
+        rounds,
+        sampler=fs.sampling.uniform(1),
     )
     turns = np.bincount([lazy.cohort(r)[0] for r in range(rounds)], minlength=3)
     assert len(set(turns.tolist())) > 1

@@ -10,6 +10,7 @@ import optax
 import pytest
 from linear import dense, features, linear, slope, theta_of
 from problems import ROWS, assert_params_close, people, run_of, state_bytes
+from works import works
 
 import fedslice as fs
 from fedslice.data.population import Population
@@ -23,7 +24,7 @@ RATE, OWN_RATE, PULL = 0.05, 0.08, 0.6
 
 def ditto(model: Model, **settings: Any) -> Any:
     chosen = {"personal": optax.sgd(OWN_RATE), "pull": PULL, "steps": 3, "batch": 2} | settings
-    return fs.recipes.ditto(model, optax.sgd(RATE), **chosen)
+    return fs.recipes.ditto(model, optax.sgd(RATE), **works(chosen))
 
 
 def own_models(run: Run) -> np.ndarray:
@@ -47,13 +48,12 @@ def test_fixed_point_on_quadratics(pull: float) -> None:
     method = fs.recipes.ditto(
         q.task.model,
         optax.sgd(0.2),
+        fs.Work(steps=3, batch=1),
         personal=optax.sgd(0.8 / (2 + pull)),
         pull=pull,
         heat=q.task.train.heat(q.task.model),
         weights="uniform",
-        steps=3,
-        batch=1,
-        personal_steps=30,
+        personal_work=fs.Work(steps=30, batch=1),
     )
     run = run_of(method, q.task.train, 150)
     assert run.train(1, progress=False).update_norm < 1e-5  # w is at rest
@@ -168,9 +168,9 @@ def test_rows_of_a_slice_are_those_of_the_whole() -> None:
 
 @pytest.mark.parametrize("local", [(), ("bias",)], ids=["no local", "local bias"])
 def test_the_global_model_is_fedavgs(local: tuple[str, ...]) -> None:
-    model, population, work = replace(linear(), local=local), people(), {"steps": 3, "batch": 2}
+    model, population, work = replace(linear(), local=local), people(), fs.Work(steps=3, batch=2)
     one = run_of(ditto(model), population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), **work), population, 3, rows="held")
+    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), work), population, 3, rows="held")
     assert_params_close(one.params(), two.params(), rtol=0, atol=0)
     assert state_bytes(one) != state_bytes(two)  # the memory
 
@@ -186,7 +186,7 @@ def test_local_leaves_are_kept_without_a_pull() -> None:
         local="l",
     )
     method = fs.recipes.ditto(
-        model, optax.sgd(0.0), personal=optax.sgd(OWN_RATE), pull=PULL, steps=2, batch=1
+        model, optax.sgd(0.0), fs.Work(steps=2, batch=1), personal=optax.sgd(OWN_RATE), pull=PULL
     )
     run = run_of(method, Population.from_arrays([0, 1], a=[5.0, -3.0]), 3)
     for client, a in enumerate((5.0, -3.0)):

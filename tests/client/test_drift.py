@@ -115,12 +115,14 @@ def test_fedavg_stops_at_its_own_fixed_point_which_is_not_the_optimum() -> None:
     The map x -> mean y_i contracts by max |1 - P| <= (1 - 0.1)^4 or so a round: 60 rounds are
     plenty.
     """
-    run = run_of(R.fedavg(MODEL, optax.sgd(RATE), steps=4, batch=1, weights="uniform"), EVEN, 60)
+    run = run_of(
+        R.fedavg(MODEL, optax.sgd(RATE), fs.Work(steps=4, batch=1), weights="uniform"), EVEN, 60
+    )
     fixed = balance(np.ones(N), pulls(np.full(N, 4)))
     np.testing.assert_allclose(x_of(run), fixed, **CLOSE)
     assert np.linalg.norm(fixed - optimum()) > 0.05
     single = run_of(
-        R.fedavg(MODEL, optax.sgd(RATE), steps=1, batch=1, weights="uniform"), EVEN, 150
+        R.fedavg(MODEL, optax.sgd(RATE), fs.Work(steps=1, batch=1), weights="uniform"), EVEN, 150
     )
     np.testing.assert_allclose(x_of(single), optimum(), **CLOSE)
 
@@ -132,8 +134,8 @@ def test_fedprox_of_zero_is_fedavg() -> None:
     one, two = (
         run_of(method, UNEVEN, 3)
         for method in (
-            R.fedprox(MODEL, optax.sgd(RATE), mu=0.0, epochs=1, batch=1),
-            R.fedavg(MODEL, optax.sgd(RATE), epochs=1, batch=1),
+            R.fedprox(MODEL, optax.sgd(RATE), fs.Work(epochs=1, batch=1), mu=0.0),
+            R.fedavg(MODEL, optax.sgd(RATE), fs.Work(epochs=1, batch=1)),
         )
     )
     assert_params_close(one.params(), two.params(), rtol=0, atol=0)
@@ -144,7 +146,9 @@ def test_fedprox_has_its_closed_form(mu: float) -> None:
     """With z = y - x the corrected gradient is (A + mu) z + A (x - c), so tau steps give
     z = -(I - (I - eta (A + mu))^tau) (A + mu)^-1 A (x - c)."""
     run = run_of(
-        R.fedprox(MODEL, optax.sgd(RATE), mu=mu, steps=4, batch=1, weights="uniform"), EVEN, 1
+        R.fedprox(MODEL, optax.sgd(RATE), fs.Work(steps=4, batch=1), mu=mu, weights="uniform"),
+        EVEN,
+        1,
     )
     moves = []
     for i in range(N):
@@ -159,7 +163,9 @@ def test_fedprox_pulls_towards_the_global_model() -> None:
     alone = EVEN.subset(np.array([1]))
     sizes = [
         np.linalg.norm(
-            x_of(run_of(R.fedprox(MODEL, optax.sgd(0.1), mu=mu, steps=8, batch=1), alone, 1))
+            x_of(
+                run_of(R.fedprox(MODEL, optax.sgd(0.1), fs.Work(steps=8, batch=1), mu=mu), alone, 1)
+            )
             - START
         )
         for mu in (0.0, 0.5, 2.0, 6.0)
@@ -195,9 +201,9 @@ def scaffold_in_numpy(
 def test_scaffold_is_its_pseudo_code(option: int, server_rate: float) -> None:
     """Two of five clients a round, unequal steps: x, c and every c_i; with the sign reversed x is
     far off."""
-    settings: dict[str, Any] = {"clients": N, "option": option, "server_rate": server_rate}
+    settings: dict[str, Any] = {"population": UNEVEN, "option": option, "server_rate": server_rate}
     run = run_of(
-        R.scaffold(MODEL, RATE, epochs=1, batch=1, **settings),
+        R.scaffold(MODEL, RATE, fs.Work(epochs=1, batch=1), **settings),
         UNEVEN,
         8,
         sampler=fs.sampling.uniform(2),
@@ -227,10 +233,9 @@ def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
     method = R.scaffold(
         MODEL,
         0.1,
-        clients=N,
+        fs.Work(epochs=1, batch=1),
+        population=UNEVEN,
         option=option,
-        epochs=1,
-        batch=1,
         server_rate=1.0 if cohort == N else 0.5,
     )
     run = run_of(method, UNEVEN, 100 if cohort == N else 400, sampler=fs.sampling.uniform(cohort))
@@ -243,8 +248,8 @@ def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
 @pytest.mark.parametrize("option", [1, 2])
 def test_the_first_round_of_scaffold_is_fedavg(option: int) -> None:
     """All variates start at 0."""
-    one = R.scaffold(MODEL, RATE, clients=N, option=option, epochs=2, batch=1)
-    two = R.fedavg(MODEL, optax.sgd(RATE), weights="uniform", epochs=2, batch=1)
+    one = R.scaffold(MODEL, RATE, fs.Work(epochs=2, batch=1), population=UNEVEN, option=option)
+    two = R.fedavg(MODEL, optax.sgd(RATE), fs.Work(epochs=2, batch=1), weights="uniform")
     assert_params_close(
         run_of(one, UNEVEN, 1).params(), run_of(two, UNEVEN, 1).params(), rtol=0, atol=0
     )
@@ -252,7 +257,13 @@ def test_the_first_round_of_scaffold_is_fedavg(option: int) -> None:
 
 def test_approximate_scaffold_is_eq_47() -> None:
     """d <- (N - K)/N d + (K/N) mean(y_i - x), x <- x + d, the mean by examples."""
-    method = R.scaffold_approximate(MODEL, optax.sgd(RATE), participation=2 / N, epochs=1, batch=1)
+    method = R.scaffold_approximate(
+        MODEL,
+        optax.sgd(RATE),
+        fs.Work(epochs=1, batch=1),
+        population=UNEVEN,
+        sampler=fs.sampling.uniform(2),
+    )
     run = run_of(method, UNEVEN, 6, sampler=fs.sampling.uniform(2))
     x, d = START, np.zeros(DIM)
     for r in range(6):
@@ -274,15 +285,15 @@ def test_mime_of_one_step_is_server_momentum() -> None:
     together.
     """
     optimizer = optax.sgd(RATE, momentum=0.9)
-    mime = run_of(R.mime(MODEL, optimizer, steps=1, batch=1), UNEVEN, 6)
-    sgdm = run_of(R.fedsgd(MODEL, server=optimizer), UNEVEN, 6)
+    mime = run_of(R.mime(MODEL, optimizer, fs.Work(steps=1, batch=1)), UNEVEN, 6)
+    sgdm = run_of(R.fedsgd(MODEL, optimizer), UNEVEN, 6)
     assert_params_close(mime.params(), sgdm.params())
 
 
 def test_mime_is_its_pseudo_code() -> None:
     """Algorithm 1 of Karimireddy et al. (2021) with momentum: local steps -eta (g(y) - g(x) + c +
     beta m), m frozen, then m <- beta m + c.  Means by examples over the cohort."""
-    method = R.mime(MODEL, optax.sgd(RATE, momentum=0.5), epochs=1, batch=1)
+    method = R.mime(MODEL, optax.sgd(RATE, momentum=0.5), fs.Work(epochs=1, batch=1))
     run = run_of(method, UNEVEN, 5, sampler=fs.sampling.uniform(3))
     x, m = START, np.zeros(DIM)
     for r in range(5):
@@ -297,7 +308,7 @@ def test_mime_is_its_pseudo_code() -> None:
 def test_mime_finds_the_optimum_and_mimelite_does_not() -> None:
     """With everybody in the round c is the gradient of f: at the optimum no client moves.  MimeLite
     of plain SGD is FedAvg, round by round, and stops where FedAvg does."""
-    work: dict[str, Any] = {"steps": 4, "batch": 1, "weights": "uniform"}
+    work: dict[str, Any] = {"work": fs.Work(steps=4, batch=1), "weights": "uniform"}
     np.testing.assert_allclose(
         x_of(run_of(R.mime(MODEL, optax.sgd(0.1), **work), EVEN, 120)), optimum(), **CLOSE
     )
@@ -315,7 +326,7 @@ def test_feddane_is_its_pseudo_code() -> None:
     cohort's mean."""
     mu = 0.7
     run = run_of(
-        R.feddane(MODEL, optax.sgd(RATE), mu=mu, epochs=1, batch=1),
+        R.feddane(MODEL, optax.sgd(RATE), fs.Work(epochs=1, batch=1), mu=mu),
         UNEVEN,
         5,
         sampler=fs.sampling.uniform(3),
@@ -337,8 +348,8 @@ def test_feddane_is_its_pseudo_code() -> None:
 def test_fednova_of_equal_steps_is_fedavg() -> None:
     """tau_eff = tau: dividing and multiplying by it is nothing but rounding."""
     one, two = (
-        R.fednova(MODEL, optax.sgd(RATE), steps=3, batch=1),
-        R.fedavg(MODEL, optax.sgd(RATE), steps=3, batch=1),
+        R.fednova(MODEL, RATE, fs.Work(steps=3, batch=1)),
+        R.fedavg(MODEL, optax.sgd(RATE), fs.Work(steps=3, batch=1)),
     )
     assert_params_close(run_of(one, UNEVEN, 4).params(), run_of(two, UNEVEN, 4).params())
 
@@ -353,9 +364,11 @@ def test_fednova_is_consistent_where_fedavg_is_not() -> None:
     """
     rate, rounds = 0.01, 700  # the gap shrinks by about 1 - eta tau_eff 0.9 ~ 0.973 a round
     ends = {}
-    for recipe in (R.fedavg, R.fednova):
+    for recipe, solver in ((R.fedavg, optax.sgd(rate)), (R.fednova, rate)):
         run = run_of(
-            recipe(MODEL, optax.sgd(rate), epochs=1, batch=1, weights="uniform"), UNEVEN, rounds
+            recipe(MODEL, solver, fs.Work(epochs=1, batch=1), weights="uniform"),
+            UNEVEN,
+            rounds,
         )
         ends[recipe] = x_of(run)
     pull = pulls(COUNTS, rate)
@@ -410,11 +423,9 @@ def test_fednova_normalises_by_the_local_solver(rho: float, mu: float, scheduled
     model = Model(
         lambda key: {"x": jnp.zeros(DIM)}, lambda params, batch: batch["slope"] @ params["x"]
     )
-    client = optax.sgd(RATE, momentum=rho or None)
-    settings: dict[str, Any] = {"corrections": [fs.client.proximal(mu)], "epochs": 1, "batch": 1}
-    if scheduled:
-        settings["schedule"] = lambda rounds: 1 / (1 + rounds)
-    method = R.fednova(model, client, momentum=rho, proximal=RATE * mu, **settings)
+    schedule = (lambda rounds: 1 / (1 + rounds)) if scheduled else None
+    work = fs.Work(epochs=1, batch=1)
+    method = R.fednova(model, RATE, work, momentum=rho, mu=mu, schedule=schedule)
     share, expected = COUNTS / COUNTS.sum(), np.zeros(DIM)
     for r in range(2):
         rate, sizes = RATE / (1 + r * scheduled), []
@@ -426,7 +437,8 @@ def test_fednova_normalises_by_the_local_solver(rho: float, mu: float, scheduled
             sizes.append(-z / rate)
         expected = expected - rate * (share @ np.array(sizes)) * (share @ slopes)
     np.testing.assert_allclose(x_of(run_of(method, population, 2)), expected, rtol=1e-5, atol=1e-7)
-    plain = R.fedavg(model, client, **settings)
+    solver = optax.chain(fs.client.proximal(mu), optax.sgd(RATE, momentum=rho or None))
+    plain = R.fedavg(model, solver, work)
     assert np.abs(x_of(run_of(plain, population, 2)) - expected).max() > 0.02
 
 
@@ -437,7 +449,7 @@ def test_feddyn_is_its_pseudo_code() -> None:
     """Algorithm 1 of Acar et al. (2021): theirs keeps the gradient G_i = -lambda_i and h = -lambda,
     |P| = 2 of 5."""
     mu = 0.8
-    method = R.feddyn(MODEL, optax.sgd(RATE), mu=mu, clients=N, epochs=1, batch=1)
+    method = R.feddyn(MODEL, optax.sgd(RATE), fs.Work(epochs=1, batch=1), mu=mu, population=UNEVEN)
     run = run_of(method, UNEVEN, 8, sampler=fs.sampling.uniform(2))
     x, h, kept = START, np.zeros(DIM), np.zeros((N, DIM))
     for r in range(8):
@@ -456,7 +468,7 @@ def test_fedpd_is_its_pseudo_code() -> None:
     """Algorithm 1 of Zhang et al. (2021), eta = 1/mu: lambda_i += (x_i - x)/eta, x <- mean(x_i +
     eta lambda_i)."""
     mu = 0.8
-    run = run_of(R.fedpd(MODEL, optax.sgd(RATE), mu=mu, epochs=1, batch=1), UNEVEN, 8)
+    run = run_of(R.fedpd(MODEL, optax.sgd(RATE), fs.Work(epochs=1, batch=1), mu=mu), UNEVEN, 8)
     x, dual = START, np.zeros((N, DIM))
     for _ in range(8):
         ends = np.stack(
@@ -476,11 +488,11 @@ def test_fedpd_is_its_pseudo_code() -> None:
 def test_methods_with_duals_find_the_optimum(name: str, cohort: int, rounds: int) -> None:
     """At rest y_i = x, so grad F_i(x) = -lambda_i, and the server's rule makes the mean of all
     lambda_i zero."""
-    work: dict[str, Any] = {"mu": 1.0, "steps": 10, "batch": 1}
+    work: dict[str, Any] = {"work": fs.Work(steps=10, batch=1), "mu": 1.0}
     method: Algorithm = (
         R.fedpd(MODEL, optax.sgd(RATE), **work)
         if name == "fedpd"
-        else R.feddyn(MODEL, optax.sgd(RATE), clients=N, **work)
+        else R.feddyn(MODEL, optax.sgd(RATE), population=EVEN, **work)
     )
     sampler = fs.sampling.full() if cohort == N else fs.sampling.uniform(cohort)
     run = run_of(method, EVEN, rounds, sampler=sampler)
@@ -508,16 +520,11 @@ def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     gradient there.
     """
     task = sparse.task
-    work: dict[str, Any] = {
-        "clients": len(task.train),
-        "heat": task.train.heat(task.model),
-        "steps": 5,
-        "batch": 1,
-    }
+    work, heat = fs.Work(steps=5, batch=1), task.train.heat(task.model)
     method = (
-        R.scaffold_heat(task.model, 0.1, **work)
+        R.scaffold_heat(task.model, 0.1, work, population=task.train)
         if name == "scaffold"
-        else R.feddyn(task.model, optax.sgd(0.2), mu=1.0, **work)
+        else R.feddyn(task.model, optax.sgd(0.2), work, population=heat, mu=1.0, heat=heat)
     )
     run = run_of(method, task.train, 250)
     np.testing.assert_allclose(run.table("w", np.arange(5)), sparse.optimum, **CLOSE)
@@ -539,13 +546,10 @@ def test_scaffold_on_tables_is_the_published_one(weights: str, sparse: Quadratic
     people = Population.from_arrays(
         owner, **{key: column[owner] for key, column in sparse.task.train.columns.items()}
     )
-    given: dict[str, Any] = {
-        "clients": 6,
-        "examples": people.examples,
-        "weights": weights,
-        "server_rate": 0.5,
-    }
-    method = R.scaffold(sparse.task.model, 0.1, epochs=1, batch=1, **given)
+    work = fs.Work(epochs=1, batch=1)
+    method = R.scaffold(
+        sparse.task.model, 0.1, work, population=people, weights=weights, server_rate=0.5
+    )
     run = run_of(method, people, 9, sampler=fs.sampling.uniform(2), seed=3)
     weight = counts if weights == "examples" else np.ones(6)
     x, c, own, idle = np.zeros(rows), np.zeros(rows), np.zeros((6, rows)), np.zeros(rows, bool)
@@ -571,7 +575,7 @@ def test_sparse_scaffold_under_partial_participation_keeps_the_mean_of_the_holde
     cohort's mean adds just the changes over n_m.  Clients that never took part remember zeros."""
     task = sparse.task
     method = R.scaffold_heat(
-        task.model, 0.1, clients=6, heat=task.train.heat(task.model), steps=3, batch=1
+        task.model, 0.1, fs.Work(steps=3, batch=1), population=task.train.heat(task.model)
     )
     run = run_of(method, task.train, 3, sampler=fs.sampling.uniform(2), seed=1)
     held = [np.flatnonzero(np.diag(a)) for a in sparse.hessians]
@@ -593,14 +597,10 @@ def test_the_servers_mean_is_that_of_the_clients_however_many_come(name: str) ->
     optimum."""
     quadratic = random_quadratic(clients=8, rows=2, hold=1.0, seed=3)
     task = quadratic.task
-    work: dict[str, Any] = {
-        "clients": 8,
-        "heat": task.train.heat(task.model),
-        "steps": 3,
-        "batch": 1,
-    }
-    dyn = R.feddyn(task.model, optax.sgd(0.1), mu=1.0, **work)
-    methods = {"scaffold": R.scaffold_heat(task.model, 0.1, **work), "feddyn": dyn}
+    work, heat = fs.Work(steps=3, batch=1), task.train.heat(task.model)
+    dyn = R.feddyn(task.model, optax.sgd(0.1), work, population=heat, mu=1.0, heat=heat)
+    variates = R.scaffold_heat(task.model, 0.1, work, population=heat)
+    methods = {"scaffold": variates, "feddyn": dyn}
     run = fs.simulate(methods[name], task.train, sampler=fs.sampling.poisson(4))
     for _ in run.rounds(400):
         pass

@@ -10,6 +10,7 @@ import optax
 import pytest
 from linear import features, linear, slope, theta_of
 from problems import ROWS, assert_params_close, people, run_of, state_bytes
+from works import works
 
 import fedslice as fs
 from fedslice.cli.catalogue import find_method, settings_for
@@ -26,7 +27,7 @@ ORDERS = pytest.mark.parametrize("first_order", [True, False], ids=["first order
 
 
 def maml(model: Model, rate: float = RATE, **settings: Any) -> Any:
-    return fs.recipes.maml(model, optax.sgd(rate), **{"inner_rate": ALPHA, **settings})
+    return fs.recipes.maml(model, optax.sgd(rate), **works({"inner_rate": ALPHA, **settings}))
 
 
 # -- one number, F_i = a_i (x - c_i)^2 / 2 ---------------------------------------------------------
@@ -63,9 +64,9 @@ def test_fixed_point_on_parabolas(first_order: bool) -> None:
 def test_full_maml_is_the_best_to_start_from() -> None:
     """It minimises the mean of F_i(w - alpha grad F_i(w)); FOMAML does not, and FedAvg minimises
     that of F_i."""
-    work = {"steps": 1, "batch": 1}
-    full, first = (maml(parabolas(), 0.5, first_order=order, **work) for order in (False, True))
-    fedavg = fs.recipes.fedavg(parabolas(), optax.sgd(0.5), **work)
+    work = fs.Work(steps=1, batch=1)
+    full, first = (maml(parabolas(), 0.5, first_order=order, work=work) for order in (False, True))
+    fedavg = fs.recipes.fedavg(parabolas(), optax.sgd(0.5), work)
     after = []
     for method in (full, first, fedavg):
         gain = adapted(run_of(method, owners(), 80), owners(), full.client.adapt)
@@ -92,7 +93,7 @@ def test_without_an_inner_step_it_is_fedavg_on_query(first_order: bool, split: s
         weights="examples",
     )
     one = run_of(method, population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), epochs=2, batch=16), query, 3)
+    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(epochs=2, batch=16)), query, 3)
     everything = {"w": np.arange(ROWS)}
     assert_params_close(one.params(everything), two.params(everything))
 
@@ -228,14 +229,11 @@ def test_it_composes() -> None:
     population = Population.from_arrays(
         [0, 0, 1, 1, 1, 1], a=np.ones(6), c=np.array([2.0, 2.0, -1.0, -1.0, -1.0, -1.0])
     )
-    method = maml(
-        parabolas(),
-        weights="examples",
-        steps=2,
-        batch=1,
-        corrections=[fs.client.proximal(0.5)],
-        schedule=lambda done: 1 / (1 + done),
+    rule = optax.chain(
+        fs.client.proximal(0.5), optax.sgd(RATE), fs.client.by_round(lambda done: 1 / (1 + done))
     )
+    work = fs.Work(steps=2, batch=1)
+    method = fs.recipes.maml(parabolas(), rule, work, inner_rate=ALPHA, weights="examples")
     run = run_of(method, population, 2)
     x = 0.0
     for r in range(2):
@@ -278,17 +276,17 @@ def test_refused() -> None:
 
 
 def test_reptile_is_fedavg_with_uniform_weights_and_a_server_rate() -> None:
-    model, population, work = linear(), people(), {"steps": 3, "batch": 2}
-    one = run_of(fs.recipes.reptile(model, optax.sgd(RATE), rate=0.4, **work), population, 3)
+    model, population, work = linear(), people(), fs.Work(steps=3, batch=2)
+    one = run_of(fs.recipes.reptile(model, optax.sgd(RATE), work, server_rate=0.4), population, 3)
     two = run_of(
-        fs.recipes.fedavg(model, optax.sgd(RATE), server=optax.sgd(0.4), weights="uniform", **work),
+        fs.recipes.fedavg(model, optax.sgd(RATE), work, server=optax.sgd(0.4), weights="uniform"),
         population,
         3,
     )
     assert state_bytes(one) == state_bytes(two)
     gains = [
         adapted(run, population, how)
-        for run, how in ((one, None), (two, finetune(model, optax.sgd(RATE), **work)))
+        for run, how in ((one, None), (two, finetune(model, optax.sgd(RATE), work)))
     ]
     assert gains[0].after.pooled == gains[1].after.pooled != gains[0].before.pooled
 
@@ -297,12 +295,12 @@ def test_reptile_with_a_falling_rate() -> None:
     """One step of rate 1 is at c_i; the server goes 1 / 2 of the way to their mean, then 1 / 4 of
     it."""
     rate = optax.linear_schedule(0.5, 0.0, 2)
-    method = fs.recipes.reptile(parabolas(5.0), optax.sgd(1.0), rate=rate, steps=1, batch=1)
+    method = fs.recipes.reptile(
+        parabolas(5.0), optax.sgd(1.0), fs.Work(steps=1, batch=1), server_rate=rate
+    )
     population = owners().select(owners().owners == 1)
     assert float(run_of(method, population, 1).params()["x"]) == pytest.approx(3.0)
     assert float(run_of(method, population, 2).params()["x"]) == pytest.approx(2.5)
-    with pytest.raises(InputError, match="weights cannot be chosen here"):
-        fs.recipes.reptile(parabolas(), optax.sgd(0.1), weights="examples")
 
 
 # -- between the global and the adapted model ------------------------------------------------------
@@ -312,7 +310,7 @@ def test_reptile_with_a_falling_rate() -> None:
 def test_interpolation_on_parabolas(share: float) -> None:
     """The adapted model is (1 - alpha a) of the way from c to x."""
     run = run_of(fs.recipes.fedavg(parabolas(0.7), optax.sgd(RATE)), owners())
-    tuned = finetune(parabolas(), optax.sgd(ALPHA), steps=1, batch=1)
+    tuned = finetune(parabolas(), optax.sgd(ALPHA), fs.Work(steps=1, batch=1))
     gain = adapted(run, owners(), interpolate(tuned, share))
     served = share * ((1 - ALPHA * CURVES) * (0.7 - CENTRES) + CENTRES) + (1 - share) * 0.7
     np.testing.assert_allclose(
@@ -329,7 +327,7 @@ def test_interpolation_leaves_local_leaves_as_adapted() -> None:
     params = run.params()
     batches, one = {"history": jnp.array([[[0, 1]]]), "x": jnp.ones((1, 1))}, jnp.array(1)
     phase = fs.types.Phase(batches, one[None], one, one, jnp.ones(()))
-    tuned = finetune(model, optax.sgd(RATE), steps=1, batch=1)
+    tuned = finetune(model, optax.sgd(RATE), fs.Work(steps=1, batch=1))
     whole = tuned.apply(params, phase, jax.random.key(0))
     mixed = interpolate(tuned, 0.25).apply(params, phase, jax.random.key(0))
     assert float(mixed["bias"]) == float(whole["bias"]) != pytest.approx(0.3)

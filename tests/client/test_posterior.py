@@ -124,7 +124,7 @@ def test_fedpa_is_its_definition(samples: int, window: int, burn_in: int) -> Non
 def test_fedpa_of_one_sample_of_one_step_is_fedavg() -> None:
     """The only iterate in the only window is the last one."""
     one = fs.recipes.fedpa(MODEL, optax.sgd(RATE), samples=1, window=1, burn_in=3, batch=2)
-    two = fs.recipes.fedavg(MODEL, optax.sgd(RATE), steps=4, batch=2)
+    two = fs.recipes.fedavg(MODEL, optax.sgd(RATE), fs.Work(steps=4, batch=2))
     assert_params_close(
         run_of(one, PEOPLE, 3).params(), run_of(two, PEOPLE, 3).params(), rtol=1e-6, atol=1e-6
     )
@@ -139,7 +139,7 @@ def test_before_burn_in_rounds_fedpa_is_fedavg_and_then_no_more() -> None:
         "batch": 2,
     }
     burning = run_of(fs.recipes.fedpa(MODEL, optax.sgd(RATE), burn_in_rounds=2, **settings), PEOPLE)
-    plain = run_of(fs.recipes.fedavg(MODEL, optax.sgd(RATE), steps=5, batch=2), PEOPLE)
+    plain = run_of(fs.recipes.fedavg(MODEL, optax.sgd(RATE), fs.Work(steps=5, batch=2)), PEOPLE)
     same = [
         np.allclose(burning.params()["x"], plain.params()["x"], rtol=0, atol=1e-6)
         for _ in zip(burning.rounds(3), plain.rounds(3), strict=True)

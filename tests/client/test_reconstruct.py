@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from problems import ROWS, assert_params_close, logistic, people, run_of, state_bytes
+from works import works
 
 import fedslice as fs
 from fedslice.data import halves
@@ -46,7 +47,9 @@ def raters(counts: tuple[int, ...] = (6, 1, 9, 4, 2)) -> Population:
 
 def recon(model: Model, **settings: Any) -> Any:
     chosen = {"batch": 3} | settings
-    return fs.recipes.fedrecon(model, optax.sgd(RATE), reconstruction=optax.sgd(R_RATE), **chosen)
+    return fs.recipes.fedrecon(
+        model, optax.sgd(RATE), reconstruction=optax.sgd(R_RATE), **works(chosen)
+    )
 
 
 # -- without local leaves --------------------------------------------------------------------------
@@ -59,7 +62,7 @@ def test_without_local_leaves_and_split_it_is_fedavg_bit_for_bit(work: dict[str,
     model, population = logistic(), people()
     assert not model.local
     one = run_of(recon(model, split="none", **work), population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), **work), population, 3)
+    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(**work)), population, 3)
     assert state_bytes(one) == state_bytes(two)
 
 
@@ -70,10 +73,12 @@ def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
     query = halves.query(population, "half")
     assert 0 < query.examples < population.examples
     one = run_of(recon(model, steps=3), population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=3, batch=3), query, 3)
+    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), query, 3)
     everything = {"w": np.arange(ROWS)}
     assert_params_close(one.params(everything), two.params(everything), rtol=1e-6, atol=1e-7)
-    whole = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=3, batch=3), population, 3)
+    whole = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), population, 3
+    )
     assert not np.allclose(one.params(everything)["w"], whole.params(everything)["w"], atol=1e-3)
 
 
@@ -85,7 +90,7 @@ def test_one_step_of_u_is_the_first_order_meta_gradient(k_r: int) -> None:
     """g+ - g = -rate * grad_g f(g, R(g); query) with R(g) held constant; through R(g) the gradient
     is another."""
     model, population = matrix_model(), raters((11,))
-    work: dict[str, Any] = {"reconstruct_epochs": k_r, "epochs": 1, "batch": 16}  # full batches
+    work: dict[str, Any] = {"epochs": 1, "batch": 16, "reconstruct_epochs": k_r}  # full batches
     run = run_of(recon(model, split="time", **work), population)
     items = np.arange(ITEMS)
     start = jnp.asarray(run.table("item", items))
@@ -156,7 +161,7 @@ def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     rng = np.random.default_rng(0)
     counts = (5, 1, 8, 2)
     population = Population.from_arrays(np.repeat(np.arange(4), counts), a=rng.normal(size=16))
-    work: dict[str, Any] = {"reconstruct_epochs": k_r, "epochs": U_STEPS, "batch": 16}
+    work: dict[str, Any] = {"epochs": U_STEPS, "batch": 16, "reconstruct_epochs": k_r}
     run = run_of(recon(offset_model(), split=split, joint=joint, **work), population, 1)
     s, q, weight = means(population, split)
     rebuilt = s - START + (0.5 + START - s) * (1 - R_RATE) ** k_r
@@ -178,10 +183,16 @@ def test_at_the_local_optimum_only_a_split_teaches_the_global_leaves(joint: bool
     population = Population.from_arrays(
         np.zeros(6, int), a=np.array([1.0, 4.0, 2.0, 8.0, 3.0, 0.0])
     )
-    work: dict[str, Any] = {"reconstruct_epochs": 1, "epochs": 1, "batch": 8, "joint": joint}
+    work = fs.Work(epochs=1, batch=8)
     for split in ("none", "half"):
         method = fs.recipes.fedrecon(
-            offset_model(), optax.sgd(RATE), reconstruction=optax.sgd(1.0), split=split, **work
+            offset_model(),
+            optax.sgd(RATE),
+            work,
+            reconstruction=optax.sgd(1.0),
+            recover=work,
+            split=split,
+            joint=joint,
         )
         s, q, _ = means(population, split)
         moved = float(run_of(method, population, 1).params()["g"]) - START
@@ -204,7 +215,9 @@ def test_local_leaves_are_neither_sent_nor_kept() -> None:
     assert (
         report.bytes_up == sent * (SIZE * 4 + 4) + held * 4
     )  # rows of query examples, their numbers, and S(i) once
-    fedavg = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), epochs=1, batch=3), population)
+    fedavg = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(epochs=1, batch=3)), population
+    )
     (report,) = fedavg.rounds(1)
     assert report.bytes_up == held * (SIZE * 4 + 4 + 4)
 
@@ -214,9 +227,9 @@ def test_clients_without_query_change_nothing() -> None:
     model = matrix_model()
     with pytest.raises(InputError, match="no client has a query example with split='half'"):
         run_of(recon(model, steps=2, reconstruct_steps=2), raters((1,) * 5))
-    for name in ("reconstruct_steps", "reconstruct_epochs"):
+    for name in ("steps", "epochs"):
         with pytest.raises(InputError, match=f"{name}=0 must be at least 1"):
-            recon(model, steps=2, **{name: 0})
+            recon(model, steps=2, recover=fs.Work(**{name: 0}))
     population = raters((6, 1, 4))
     others = population.select(population.owners != 1)
     one, two = (
@@ -254,7 +267,12 @@ def test_a_row_that_is_only_read_does_not_count_as_sent(reduce: Any) -> None:
         ).ravel()  # support, query
         time, rating = np.tile([0.0, 1.0], 10), np.linspace(1, 5, 20)
         population = Population.from_arrays(owner, item=item, rating=rating, time=time)
-        work = {"epochs": 1, "reconstruct_epochs": 1, "split": "time", "reduce": reduce}
+        work = {
+            "work": fs.Work(epochs=1),
+            "reconstruct_epochs": 1,
+            "split": "time",
+            "reduce": reduce,
+        }
         model = replace(matrix_model(), init=lambda key: {"user": jnp.array([0.1, 0.2, 0.3])})
         run = run_of(recon(model, **work), population)
         before = run.table("item", np.arange(4))
@@ -351,7 +369,7 @@ def test_refused() -> None:
     with pytest.raises(InputError, match="split='thirds' is not known"):
         recon(model, steps=1, split="thirds")
     with pytest.raises(InputError, match="an optax optimizer is needed"):
-        fs.recipes.fedrecon(model, optax.sgd(0.1), reconstruction=0.1, steps=1)  # type: ignore[arg-type]
+        fs.recipes.fedrecon(model, optax.sgd(0.1), fs.Work(steps=1), reconstruction=0.1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="steps=0 must be at least 1"):
         recon(model, steps=0)
     with pytest.raises(InputError, match="epochs=0 must be at least 1"):

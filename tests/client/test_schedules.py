@@ -52,7 +52,7 @@ def test_the_table_of_factors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("recipe", ["fedavg", "mime"])
+@pytest.mark.parametrize("recipe", ["fedavg", "mime", "mimelite"])
 def test_client_schedule_multiplies_the_rate_by_round(name: str, recipe: str) -> None:
     """tau steps of rate eta f(r) on 1/2 ||x - c_i||^2 leave (1 - eta f)^tau of the gap; the mean
     has gap x - mean c.
@@ -60,8 +60,8 @@ def test_client_schedule_multiplies_the_rate_by_round(name: str, recipe: str) ->
     It is constant within a round: the local steps of round r all have f(r), r the rounds done
     before.  All A_i are I, so Mime's correction changes nothing but which client goes where: the
     mean of the y_i is the same."""
-    settings: dict[str, Any] = {"steps": 3, "batch": 1, "schedule": SCHEDULES[name]}
-    method = getattr(R, recipe)(MODEL, optax.sgd(0.3), **settings)
+    rule = optax.chain(optax.sgd(0.3), fs.client.by_round(SCHEDULES[name]))
+    method = getattr(R, recipe)(MODEL, rule, fs.Work(steps=3, batch=1))
     run = run_of(method, PEOPLE)
     x = np.zeros(2)
     for report in run.rounds(ROUNDS):
@@ -73,7 +73,10 @@ def test_client_schedule_multiplies_the_rate_by_round(name: str, recipe: str) ->
 def test_server_schedule_counts_rounds(name: str) -> None:
     """x <- x + f(r) (mean y_i - x), and mean y_i - x = -(1 - 0.7^3) (x - mean c)."""
     run = run_of(
-        R.fedavg(MODEL, optax.sgd(0.3), server=optax.sgd(SCHEDULES[name]), steps=3, batch=1), PEOPLE
+        R.fedavg(
+            MODEL, optax.sgd(0.3), fs.Work(steps=3, batch=1), server=optax.sgd(SCHEDULES[name])
+        ),
+        PEOPLE,
     )
     x = np.zeros(2)
     for report in run.rounds(ROUNDS):
@@ -85,7 +88,7 @@ def test_a_schedule_inside_the_clients_optimizer_counts_local_steps_and_starts_a
     """The client's optimizer is new each round: rates 0.4, 0.2, 0.1 in its three steps, in every
     round."""
     rate = optax.exponential_decay(0.4, transition_steps=1, decay_rate=0.5)
-    run = run_of(R.fedavg(MODEL, optax.sgd(rate), steps=3, batch=1), PEOPLE)
+    run = run_of(R.fedavg(MODEL, optax.sgd(rate), fs.Work(steps=3, batch=1)), PEOPLE)
     for report in run.rounds(3):
         left = (0.6 * 0.8 * 0.9) ** report.round
         np.testing.assert_allclose(run.params()["x"], MEAN * (1 - left), rtol=1e-5)
@@ -103,7 +106,7 @@ def test_the_servers_counter_is_global_for_rows_of_tables() -> None:
     )
     server = optax.sgd(SCHEDULES["decay"])
     run = run_of(
-        R.fedavg(model, optax.sgd(0.5), server=server, steps=1, batch=1),
+        R.fedavg(model, optax.sgd(0.5), fs.Work(steps=1, batch=1), server=server),
         population,
         sampler=fs.sampling.uniform(1),
     )
@@ -119,12 +122,13 @@ def test_the_servers_counter_is_global_for_rows_of_tables() -> None:
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_schedules_go_on_after_a_restore(side: str, tmp_path: Path) -> None:
-    more: dict[str, Any] = (
-        {"schedule": SCHEDULES["warm-up"]}
-        if side == "client"
-        else {"server": optax.sgd(SCHEDULES["warm-up"])}
+    rate, schedule = optax.sgd(0.3), SCHEDULES["warm-up"]
+    method = R.fedavg(
+        MODEL,
+        optax.chain(rate, fs.client.by_round(schedule)) if side == "client" else rate,
+        fs.Work(steps=2, batch=1),
+        server=optax.sgd(schedule) if side == "server" else None,
     )
-    method = R.fedavg(MODEL, optax.sgd(0.3), steps=2, batch=1, **more)
     first = run_of(method, PEOPLE, 2)
     first.save(tmp_path)
     second = run_of(method, PEOPLE)

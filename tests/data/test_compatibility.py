@@ -37,7 +37,7 @@ def soft(classes: int = 3) -> Model:
 
 
 def start(model: Model, people: Population) -> Any:
-    method = fs.recipes.fedavg(model, optax.sgd(0.1), steps=1, batch=2)
+    method = fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1, batch=2))
     return fs.simulate(method, people, sampler=fs.sampling.full())
 
 
@@ -58,8 +58,8 @@ def test_a_label_outside_the_classes_is_refused_wherever_it_meets_the_model(
         lambda: start(soft(), bad),
         lambda: fs.evaluate(run, bad),
         lambda: fs.Evaluator(soft(), bad),
-        lambda: fs.Personal(bad, finetune(soft(), optax.sgd(0.1), steps=1)),
-        lambda: fs.adapted(run, bad, finetune(soft(), optax.sgd(0.1), steps=1)),
+        lambda: fs.Personal(bad, finetune(soft(), optax.sgd(0.1), fs.Work(steps=1))),
+        lambda: fs.adapted(run, bad, finetune(soft(), optax.sgd(0.1), fs.Work(steps=1))),
     ]
     for place in places:
         with pytest.raises(
@@ -254,7 +254,9 @@ def test_two_files_with_two_vocabularies_are_refused_and_one_vocabulary_is_right
     """Two files, "a" is 0 in the first and "b" is 0 in the second: rows would be mixed up."""
     train = of_items(frame(["a", "b", "c"], [0, 1, 2]))
     later = frame(["b", "c", "new"], [1, 2, 5])
-    method = fs.recipes.fedavg(squares(3), optax.sgd(0.5), steps=1, batch=1, weights="uniform")
+    method = fs.recipes.fedavg(
+        squares(3), optax.sgd(0.5), fs.Work(steps=1, batch=1), weights="uniform"
+    )
     run = fs.simulate(method, train, sampler=fs.sampling.full())
     run.train(60, progress=False)  # row m goes to the mean of its holders' labels: 0, 1, 2
     assert run.table("w", np.arange(3)) == pytest.approx([0, 1, 2], abs=1e-4)
@@ -273,13 +275,13 @@ def test_every_judge_compares_names() -> None:
     model = squares(2)
     run = start(model, train)
     keeping = fs.simulate(
-        fs.recipes.ditto(model, optax.sgd(0.1), pull=0.1, steps=1),
+        fs.recipes.ditto(model, optax.sgd(0.1), fs.Work(steps=1), pull=0.1),
         train,
         sampler=fs.sampling.full(),
     )
     judges: list[Callable[[], Any]] = [
         lambda: fs.Evaluator(run, other),
-        lambda: fs.adapted(run, other, finetune(model, optax.sgd(0.1), steps=1)),
+        lambda: fs.adapted(run, other, finetune(model, optax.sgd(0.1), fs.Work(steps=1))),
         lambda: fs.kept(keeping, other),
     ]
     for judge in judges:
@@ -295,7 +297,7 @@ def test_a_reconstruction_of_local_buckets_passes_over_padding() -> None:
     people = Population.from_arrays([0, 0], tokens=[[1, -1, 2], [2, 3, -1]],
                                     bucket=[[-1, 3, -1], [-1, -1, -1]],
                                     next=[[0, 2, 3], [3, 1, -1]])  # fmt: skip
-    fs.Personal(people, reconstruction(model, optax.sgd(0.1), steps=1))
+    fs.Personal(people, reconstruction(model, optax.sgd(0.1), fs.Work(steps=1)))
     assert model.tried == {"tokens"}
 
 

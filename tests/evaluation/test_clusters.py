@@ -50,7 +50,7 @@ def table_model() -> Model:
 def test_one_model_is_fedavg(weights: str) -> None:
     """Everyone chooses the only model, and the mean over its clients is the mean over all; it
     starts without noise."""
-    settings: dict[str, Any] = {"steps": 2, "batch": 4, "weights": weights}
+    settings: dict[str, Any] = {"work": fs.Work(steps=2, batch=4), "weights": weights}
     one = run_of(
         fs.recipes.fedavg(logistic(), optax.sgd(0.3), **settings), people(), 3, rows="held"
     )
@@ -61,7 +61,9 @@ def test_one_model_is_fedavg(weights: str) -> None:
 
 
 def test_assign_for_a_model_with_a_tree_of_dense_leaves() -> None:
-    run = run_of(fs.recipes.ifca(logistic(), optax.sgd(0.3), models=2, steps=2, batch=4), people())
+    run = run_of(
+        fs.recipes.ifca(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4), models=2), people()
+    )
     losses = [
         scores.clients["loss"] for scores in fedslice.evaluation.clusters.scores(run, people())
     ]
@@ -81,11 +83,15 @@ def test_two_planted_groups_are_found(model: Model) -> None:
     OPTIMA[1]| / 2 from either, so FedAvg's loss is about 1/8 |difference|^2 = 2.8 for everyone,
     IFCA's only the noise: 1/2 * 2 * 0.1^2 = 0.01."""
     train, test = two_groups(seed=0), two_groups(seed=1)
-    run = run_of(fs.recipes.ifca(model, optax.sgd(0.5), models=2, epochs=1, batch=6), train, 24)
+    run = run_of(
+        fs.recipes.ifca(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=2), train, 24
+    )
     found = fedslice.evaluation.clusters.assign(run, train)
     assert found.tolist() in (GROUP.tolist(), (1 - GROUP).tolist())
     own = fedslice.evaluation.clusters.evaluate(run, train, test)
-    average = run_of(fs.recipes.fedavg(model, optax.sgd(0.5), epochs=1, batch=6), train, 24)
+    average = run_of(
+        fs.recipes.fedavg(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6)), train, 24
+    )
     other = fs.evaluate(average, test)
     assert np.all(own.clients["loss"] < 0.05)
     assert np.all(other.clients["loss"] > 1.5)
@@ -106,7 +112,9 @@ def test_two_planted_groups_are_found(model: Model) -> None:
 def test_unseen_clients_choose_by_one_half_and_are_judged_by_the_other() -> None:
     train = two_groups()
     run = run_of(
-        fs.recipes.ifca(dense_model(), optax.sgd(0.5), models=2, epochs=1, batch=6), train, 8
+        fs.recipes.ifca(dense_model(), optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=2),
+        train,
+        8,
     )
     emptied = train.select(train.owners != 3)
     assert fedslice.evaluation.clusters.assign(run, emptied)[3] == -1
@@ -139,9 +147,11 @@ def test_pooled_figures_are_of_examples_not_means_over_clients() -> None:
 
     both = {"rmse": root(model.loss), "auc": auc(score)}
     model = Model(model.init, model.loss, model.tables, metrics=both)
-    run = run_of(fs.recipes.ifca(model, optax.sgd(0.5), models=1, epochs=1, batch=6), data, 2)
+    run = run_of(
+        fs.recipes.ifca(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=1), data, 2
+    )
     wanted = fs.evaluate(
-        run_of(fs.recipes.fedavg(model, optax.sgd(0.5), epochs=1, batch=6), data, 2), data
+        run_of(fs.recipes.fedavg(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6)), data, 2), data
     )
     found = fedslice.evaluation.clusters.evaluate(run, data, data)
     assert found.pooled == pytest.approx(wanted.pooled, rel=1e-6)
@@ -155,7 +165,9 @@ def test_what_choosing_gains_each_client() -> None:
         np.arange(5)
     )  # clients 1, 2 and 4 are of one group, 0 and 3 of the other
     run = run_of(
-        fs.recipes.ifca(table_model(), optax.sgd(0.5), models=2, spread=0.5, epochs=1, batch=6),
+        fs.recipes.ifca(
+            table_model(), optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=2, spread=0.5
+        ),
         data,
         24,
     )
@@ -175,7 +187,7 @@ def test_local_leaves_are_refused() -> None:
         lambda key: {"w": jnp.zeros(2), "l": jnp.zeros(())}, dense_model().loss, local="l"
     )
     with pytest.raises(InputError, match="IFCA cannot train a model with local leaves"):
-        fs.recipes.ifca(model, optax.sgd(0.5), models=2, epochs=1, batch=6)
+        fs.recipes.ifca(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=2)
 
 
 @pytest.mark.parametrize("model", [dense_model(), table_model()], ids=["dense", "table"])
@@ -185,7 +197,8 @@ def test_a_model_that_nobody_chose_does_not_move(model: Model) -> None:
     everyone = two_groups()
     train = everyone.subset(np.flatnonzero(GROUP == 0))
     run = run_of(
-        fs.recipes.ifca(model, optax.sgd(0.5), models=2, spread=0.5, epochs=1, batch=6), train
+        fs.recipes.ifca(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=2, spread=0.5),
+        train,
     )
     before = np.asarray(run.store.state.server["w"])
     chosen = np.unique(fedslice.evaluation.clusters.assign(run, train))

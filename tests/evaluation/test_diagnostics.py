@@ -13,7 +13,7 @@ QUADRATIC = fs.tasks.quadratic.random_quadratic(clients=30, rows=12, seed=2)
 
 def start() -> fs.simulate:
     method = fs.recipes.fedavg(
-        QUADRATIC.task.model, optax.sgd(0.1), steps=1, batch=1, weights="uniform"
+        QUADRATIC.task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1), weights="uniform"
     )
     return fs.simulate(method, QUADRATIC.task.train, sampler=fs.sampling.full())
 
@@ -31,7 +31,7 @@ def test_gradient_norms_equal_their_definition() -> None:
 
 def test_weighted_norms_count_every_example_once() -> None:
     task = fs.tasks.movielens_lr.synthetic(scale=0.01)
-    method = fs.recipes.fedavg(task.model, optax.sgd(0.1), steps=1, batch=1)
+    method = fs.recipes.fedavg(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1))
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(5))
     # Zero weights: each example's gradient is (1/2 - label) on its five features and on the bias.
     residual = 0.5 - task.train.columns["label"].astype(np.float64)
@@ -72,7 +72,7 @@ def test_correction_bounds_the_condition_number(seed: int) -> None:
         clients=40, rows=15, curvature=(low, high), seed=seed
     )
     method = fs.recipes.fedavg(
-        quadratic.task.model, optax.sgd(0.1), steps=1, batch=1, weights="uniform"
+        quadratic.task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1), weights="uniform"
     )
     run = fs.simulate(method, quadratic.task.train, sampler=fs.sampling.full())
     found = condition_numbers(run, quadratic.task.train)
@@ -83,7 +83,7 @@ def test_correction_bounds_the_condition_number(seed: int) -> None:
 
 def test_large_problems_are_refused() -> None:
     task = fs.tasks.movielens_lr.synthetic(scale=0.02)
-    method = fs.recipes.fedavg(task.model, optax.sgd(0.1), steps=1, batch=1)
+    method = fs.recipes.fedavg(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1))
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(5))
     with pytest.raises(InputError, match="too large"):
         condition_numbers(run, task.train)

@@ -133,7 +133,9 @@ def test_recon_eval_is_the_reference(
         personal, "SCORED", 4
     )  # clients with more query examples than are scored at once
     model, population = matrix_model(), raters()
-    adaptation = reconstruction(model, optax.sgd(RATE), epochs=2, steps=4, batch=2, split=split)
+    adaptation = reconstruction(
+        model, optax.sgd(RATE), fs.Work(epochs=2, steps=4, batch=2), split=split
+    )
     judge = Personal(population, adaptation, engine=engine)
     assert [len(cohort) for cohort in judge.cohorts] == [4, 2]
     params = params_for(model, population)
@@ -152,7 +154,9 @@ def test_recon_eval_is_the_reference(
 @pytest.mark.parametrize("local", ["user", ()], ids=["local user", "no local"])
 def test_fine_tuning_is_sgd_by_hand(leaves: Any, local: Any) -> None:
     model, population = matrix_model(local), raters()
-    judge = Personal(population, finetune(model, optax.sgd(RATE), epochs=1, batch=3, leaves=leaves))
+    judge = Personal(
+        population, finetune(model, optax.sgd(RATE), fs.Work(epochs=1, batch=3), leaves=leaves)
+    )
     params = params_for(model, population)
     gain = judge(params)
     before, after = by_hand(judge, params, "half", set(leaves or ("item", "user", "bias")))
@@ -162,7 +166,7 @@ def test_fine_tuning_is_sgd_by_hand(leaves: Any, local: Any) -> None:
 
 def test_before_is_evaluation_on_the_query_part() -> None:
     model, population = matrix_model(local=()), raters()
-    judge = Personal(population, finetune(model, optax.sgd(0.0), steps=2, batch=3))
+    judge = Personal(population, finetune(model, optax.sgd(0.0), fs.Work(steps=2, batch=3)))
     gain = judge(params_for(model, population))
     query = halves.query(population, "half")
     scores = Evaluator(model, query)(params_for(model, query))
@@ -178,14 +182,14 @@ def test_steps_are_an_axis() -> None:
     """Stopping after k steps is the reference stopped there, and an adaptation of k steps."""
     model, population = matrix_model(), raters()
     params = params_for(model, population)
-    judge = Personal(population, reconstruction(model, optax.sgd(RATE), epochs=4, batch=2))
+    judge = Personal(population, reconstruction(model, optax.sgd(RATE), fs.Work(epochs=4, batch=2)))
     losses = []
     for steps in (0, 1, 3, 1000):
         gain = judge(params, steps)
         assert_scores(gain.after, by_hand(judge, params, "half", {"user"}, steps)[1])
         losses.append(gain.after.pooled["loss"])
         if steps in (1, 3):
-            cut = reconstruction(model, optax.sgd(RATE), steps=steps, epochs=4, batch=2)
+            cut = reconstruction(model, optax.sgd(RATE), fs.Work(steps=steps, epochs=4, batch=2))
             assert Personal(population, cut)(params).after.pooled == pytest.approx(
                 gain.after.pooled, rel=1e-5
             )
@@ -198,7 +202,7 @@ def test_steps_are_an_axis() -> None:
 def test_support_examples_are_an_axis(split: str) -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)
-    adaptation = reconstruction(model, optax.sgd(RATE), epochs=3, batch=2, split=split)
+    adaptation = reconstruction(model, optax.sgd(RATE), fs.Work(epochs=3, batch=2), split=split)
     whole = Personal(population, adaptation)(params)
     for most in (0, 1, 2, 100):
         judge = Personal(population, adaptation, support=most)
@@ -218,9 +222,9 @@ def test_the_split_can_be_another_than_in_training() -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)
     none = reconstruction(
-        model, optax.sgd(RATE), epochs=1, batch=2, split="none"
+        model, optax.sgd(RATE), fs.Work(epochs=1, batch=2), split="none"
     )  # as trained: support is query
-    half = reconstruction(model, optax.sgd(RATE), epochs=1, batch=2, split="half")
+    half = reconstruction(model, optax.sgd(RATE), fs.Work(epochs=1, batch=2), split="half")
     first = Personal(population, half)(params).after.pooled
     assert Personal(population, none)(params).after.pooled == pytest.approx(first)
     timed = Personal(population, none, split="time")(params).after.pooled
@@ -252,10 +256,9 @@ def test_fedrecon_teaches_what_reconstruction_needs() -> None:
     method = fs.recipes.fedrecon(
         model,
         optax.sgd(0.3),
+        fs.Work(epochs=1, batch=5),
         reconstruction=optax.sgd(0.2),
-        reconstruct_epochs=8,
-        epochs=1,
-        batch=5,
+        recover=fs.Work(epochs=8, batch=5),
     )
     run = run_of(method, train, sampler=fs.sampling.uniform(20))
     first = adapted(run, test)
@@ -269,10 +272,10 @@ def test_fedrecon_teaches_what_reconstruction_needs() -> None:
 def test_rows_that_nobody_trained_are_as_they_were_made() -> None:
     model = matrix_model()
     train = raters((4, 4), items=5)
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1, batch=2), train, 1)
+    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1, batch=2)), train, 1)
     test = raters()
     assert not np.isin(test.columns["item"], train.columns["item"]).all()
-    judge = Personal(test, finetune(model, optax.sgd(RATE), epochs=1, batch=3))
+    judge = Personal(test, finetune(model, optax.sgd(RATE), fs.Work(epochs=1, batch=3)))
     params = run.params(judge.ids())
     before, after = by_hand(judge, params, "half", {"item", "user", "bias"})
     gain = adapted(run, test, judge.adaptation)
@@ -284,7 +287,9 @@ def test_some_of_the_clients_can_be_judged() -> None:
     """Their own figures are those of judging all; the pooled ones are of their examples alone."""
     model, population = matrix_model(), raters()
     run = run_of(
-        fs.recipes.fedrecon(model, optax.sgd(0.1), reconstruction=optax.sgd(RATE), batch=2),
+        fs.recipes.fedrecon(
+            model, optax.sgd(0.1), fs.Work(batch=2), reconstruction=optax.sgd(RATE)
+        ),
         population,
         1,
     )
@@ -324,7 +329,7 @@ def test_a_task_can_be_judged_by_a_few_users_drawn_anew() -> None:
 
 def test_a_run_whose_clients_do_not_adapt_asks_how() -> None:
     model = matrix_model(local=())
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1, batch=2), raters())
+    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1, batch=2)), raters())
     with pytest.raises(
         InputError, match=r"clients of fedavg do not adapt the model: say how.*client\.finetune"
     ):
@@ -350,7 +355,7 @@ def test_noise_is_for_adapting_not_for_judging() -> None:
 
 
 def adapted_once(model: Model, population: Population) -> Gain:
-    return Personal(population, finetune(model, optax.sgd(1.0), steps=1, batch=3))(
+    return Personal(population, finetune(model, optax.sgd(1.0), fs.Work(steps=1, batch=3)))(
         params_for(model, population)
     )
 
@@ -359,7 +364,7 @@ def test_the_model_of_one_client() -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)
     adaptation = reconstruction(
-        model, optax.sgd(RATE), epochs=3, batch=100
+        model, optax.sgd(RATE), fs.Work(epochs=3, batch=100)
     )  # full batches: no randomness
     for client in (0, 1, 3):
         own = model_of(adaptation, params, population, client)
@@ -375,7 +380,9 @@ def test_the_model_of_one_client() -> None:
         for _ in range(3):
             user = user - RATE * 2 * (vectors @ user + 0.5 - rating) @ vectors / len(rating)
         np.testing.assert_allclose(own["user"], user, rtol=1e-5)
-    tuned = model_of(finetune(model, optax.sgd(RATE), epochs=1, batch=100), params, population, 0)
+    tuned = model_of(
+        finetune(model, optax.sgd(RATE), fs.Work(epochs=1, batch=100)), params, population, 0
+    )
     assert not np.allclose(
         tuned["item"], model_of(adaptation, params, population, 0)["item"], atol=1e-3
     )
@@ -408,7 +415,7 @@ def test_gains_over_clients() -> None:
 def test_nobody_to_judge() -> None:
     model, population = matrix_model(), raters((1, 1, 1))
     with pytest.raises(InputError, match="no client has a query example"):
-        Personal(population, reconstruction(model, optax.sgd(RATE), steps=1))
+        Personal(population, reconstruction(model, optax.sgd(RATE), fs.Work(steps=1)))
 
 
 def test_clients_ruined_by_adapting_count_as_the_worst() -> None:
@@ -423,7 +430,9 @@ def test_clients_ruined_by_adapting_count_as_the_worst() -> None:
     people = Population.from_arrays(
         np.repeat(np.arange(5), [4, 4, 4, 4, 1]), s=np.append(s, 1.0), a=np.full(17, 3.0)
     )
-    gain = Personal(people, reconstruction(model, optax.sgd(1.0), steps=30))({"g": jnp.zeros(())})
+    gain = Personal(people, reconstruction(model, optax.sgd(1.0), fs.Work(steps=30)))(
+        {"g": jnp.zeros(())}
+    )
     assert gain.clients("loss").tolist() == [pytest.approx(9.0)] * 3 + [
         -np.inf,
         pytest.approx(np.nan, nan_ok=True),
@@ -438,25 +447,26 @@ def test_clients_ruined_by_adapting_count_as_the_worst() -> None:
 def test_what_cannot_be_judged_is_refused() -> None:
     model, population = matrix_model(), raters()
     with pytest.raises(InputError, match="support=-1"):
-        Personal(population, reconstruction(model, optax.sgd(RATE), steps=1), support=-1)
+        Personal(population, reconstruction(model, optax.sgd(RATE), fs.Work(steps=1)), support=-1)
     with pytest.raises(InputError, match="steps=-1"):
-        Personal(population, reconstruction(model, optax.sgd(RATE), steps=1))(
+        Personal(population, reconstruction(model, optax.sgd(RATE), fs.Work(steps=1)))(
             params_for(model, population), steps=-1
         )
     for split in (0.5, None, "none"):
         with pytest.raises(InputError, match="only training takes 'none'"):
             halves.check(split)  # type: ignore[arg-type]
     run = run_of(
-        fs.recipes.fedavg(matrix_model(local=()), optax.sgd(RATE), epochs=1), population, 1
+        fs.recipes.fedavg(matrix_model(local=()), optax.sgd(RATE), fs.Work(epochs=1)), population, 1
     )
     with pytest.raises(InputError, match="of another model"):
-        adapted(run, population, reconstruction(model, optax.sgd(RATE), steps=1))
+        adapted(run, population, reconstruction(model, optax.sgd(RATE), fs.Work(steps=1)))
 
 
 def test_a_leaf_to_fine_tune_may_be_named_alone() -> None:
     model, population = matrix_model(local=()), raters()
     one, two = (
-        finetune(model, optax.sgd(RATE), steps=1, leaves=leaves) for leaves in ("bias", ["bias"])
+        finetune(model, optax.sgd(RATE), fs.Work(steps=1), leaves=leaves)
+        for leaves in ("bias", ["bias"])
     )
     figures = [
         Personal(population, way)(params_for(model, population)).after.pooled for way in (one, two)
@@ -467,7 +477,7 @@ def test_a_leaf_to_fine_tune_may_be_named_alone() -> None:
 def test_same_seed_same_figures() -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)
-    adaptation = reconstruction(model, optax.sgd(RATE), steps=2, batch=2)
+    adaptation = reconstruction(model, optax.sgd(RATE), fs.Work(steps=2, batch=2))
     one, two, other = (Personal(population, adaptation, seed=seed)(params) for seed in (3, 3, 4))
     assert one.after.pooled == two.after.pooled != other.after.pooled
     assert_params_close(one.after.clients, two.after.clients, rtol=0, atol=0)
@@ -481,7 +491,7 @@ def test_all_algorithms_of_a_task_are_judged_on_the_same_examples() -> None:
     task = fs.tasks.Task(
         "toy", matrix_model(), population, population.subset(np.arange(3)), {"split": "time"}
     )
-    work = {"epochs": 1, "batch": 4}
+    work = {"work": fs.Work(epochs=1, batch=4)}
     methods = [
         fs.recipes.fedrecon(
             task.model, optax.sgd(RATE), reconstruction=optax.sgd(RATE), split="half", **work

@@ -11,6 +11,7 @@ import optax
 import pytest
 from linear import features, linear, theta_of
 from problems import ROWS, people, run_of
+from works import works
 
 import fedslice as fs
 from fedslice.data.population import Population
@@ -54,7 +55,7 @@ def raters(counts: tuple[int, ...] = COUNTS) -> Population:
 
 
 def fedper(model: Model, **settings: Any) -> Any:
-    return fs.recipes.fedper(model, optax.sgd(RATE), **{"steps": 3, "batch": 2, **settings})
+    return fs.recipes.fedper(model, optax.sgd(RATE), **works({"steps": 3, "batch": 2, **settings}))
 
 
 # -- FedPer ----------------------------------------------------------------------------------------
@@ -124,13 +125,15 @@ def test_local_leaves_fit_what_a_global_model_cannot() -> None:
     gain = kept(run, population)
     np.testing.assert_allclose(gain.before.clients["loss"], (level - a) ** 2, rtol=1e-4)
     assert gain.after.pooled["loss"] < 1e-6
-    fedavg = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=3, batch=2), population, 60)
+    fedavg = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=2)), population, 60
+    )
     assert fs.evaluate(fedavg, population).pooled["loss"] == pytest.approx(a.var(), rel=1e-3)
 
 
 def test_a_newcomer_trains_its_local_leaves_alone() -> None:
     run = run_of(fedper(matrix_model()), raters(), 3)
-    same = fs.client.reconstruction(run.model, optax.sgd(RATE), steps=3, batch=2)
+    same = fs.client.reconstruction(run.model, optax.sgd(RATE), fs.Work(steps=3, batch=2))
     assert adapted(run, raters()).after.pooled == adapted(run, raters(), same).after.pooled
 
 
@@ -166,7 +169,7 @@ def test_ditto_serves_its_rows_and_the_global_ones_where_it_has_none(
     test_only = np.isin(whole.owners, [1])  # one without training data
     held_out = (np.arange(whole.examples) % 3 == 0) & (whole.owners != 5)  # one without test data
     train, test = whole.select(~(held_out | test_only)), whole.select(held_out | test_only)
-    method = fs.recipes.ditto(linear(), optax.sgd(0.05), pull=0.3, steps=3, batch=2)
+    method = fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=3, batch=2), pull=0.3)
     run = run_of(method, train, 5, sampler=fs.sampling.uniform(2), seed=1)
     taken = np.asarray(run.memory[0].rounds) > 0
     assert 0 < taken.sum() < 5
@@ -223,7 +226,7 @@ def test_fedper_serves_its_own_leaves() -> None:
 
 def test_before_is_evaluation_of_the_global_model() -> None:
     train, test = people().split(examples=0.3)
-    run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), steps=3, batch=2), train)
+    run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=3, batch=2)), train)
     judge = Kept(run, test)
     for rounds in (0, 2, 2):  # prepared once, and it follows the run
         if rounds:
@@ -249,7 +252,7 @@ def test_the_gain_over_clients_follows_the_pull() -> None:
     train, test = population.split(examples=0.3, seed=1)
     gains = []
     for pull in (0.0, 1.0, 9.0):
-        method = fs.recipes.ditto(model, optax.sgd(0.1), pull=pull, steps=5, batch=4)
+        method = fs.recipes.ditto(model, optax.sgd(0.1), fs.Work(steps=5, batch=4), pull=pull)
         gains.append(kept(run_of(method, train, 20), test).spread("loss"))
     assert gains[0]["mean"] > gains[1]["mean"] > gains[2]["mean"] > 0
     assert gains[0]["share"] > 0.9
@@ -261,7 +264,7 @@ def test_the_gain_over_clients_follows_the_pull() -> None:
 
 def test_refused() -> None:
     population = people()
-    run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), steps=1), population)
+    run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=1)), population)
     for other in (
         population.split(clients=0.3)[1],
         population.pool(),
@@ -274,7 +277,7 @@ def test_refused() -> None:
     renamed = replace(population, clients=population.clients[::-1])
     with pytest.raises(InputError, match="the 7 clients are not the 7 of the training"):
         kept(run, renamed)
-    plain = run_of(fs.recipes.fedavg(linear(), optax.sgd(0.05), steps=1), population)
+    plain = run_of(fs.recipes.fedavg(linear(), optax.sgd(0.05), fs.Work(steps=1)), population)
     with pytest.raises(
         InputError, match=r"clients of fedavg keep no model of their own: use ditto or fedper"
     ):
@@ -283,6 +286,6 @@ def test_refused() -> None:
 
 def test_nobody_to_judge() -> None:
     population = people()
-    run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), steps=1), population)
+    run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=1)), population)
     gain = kept(run, population.select(np.zeros(population.examples, bool)))
     assert np.isnan(gain.clients("loss")).all()

@@ -16,7 +16,7 @@ from fedslice.errors import InputError
 from fedslice.evaluation.scores import Evaluator, Scores
 from fedslice.model import Model, Table
 
-METHOD = fs.recipes.fedavg(logistic(), optax.sgd(0.3), steps=2, batch=3)
+METHOD = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=3))
 
 
 def losses_of(run: Any, population: Population) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_metrics_clients_without_data_and_several_tables() -> None:
     population = Population.from_arrays(
         [0, 0, 1, 2], i=[0, 1, 4, 4], j=[[0, -1]] * 4, x=[1.0, 2.0, 3.0, 4.0]
     )
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1), population)
+    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1)), population)
     scores = fs.evaluate(run, population.select(np.array([True, True, False, True])))
     assert scores.pooled == {"loss": pytest.approx(2 + 7 / 3), "big": pytest.approx(2 / 3)}
     np.testing.assert_allclose(scores.clients["loss"], [3.5, np.nan, 6.0])
@@ -95,7 +95,7 @@ def test_local_leaves_get_first_values() -> None:
         local=("l",),
     )
     population = Population.from_arrays([0, 1], x=[1.0, 3.0])
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1), population)
+    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1)), population)
     assert fs.evaluate(run, population).pooled == {"loss": pytest.approx(2.0)}
 
 
@@ -172,13 +172,15 @@ def test_examples_of_padding_alone_train_and_are_measured() -> None:
     heat = padding.heat(table)
     assert len(heat.counts("w")) == 0
     for make in (
-        lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), steps=2, batch=1),
-        lambda m: fs.recipes.ditto(m, optax.sgd(0.1), pull=0.5, steps=2, batch=1),
+        lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), fs.Work(steps=2, batch=1)),
+        lambda m: fs.recipes.ditto(m, optax.sgd(0.1), fs.Work(steps=2, batch=1), pull=0.5),
     ):
         one, two = (run_of(make(model), padding) for model in (table, bias))
         for run in (one, two):
             run.train(3, progress=False)
         assert fs.evaluate(one, padding).pooled == pytest.approx(fs.evaluate(two, padding).pooled)
-    fed = run_of(fs.recipes.fedsubavg(table, optax.sgd(0.1), heat=heat, steps=2, batch=1), padding)
+    fed = run_of(
+        fs.recipes.fedsubavg(table, optax.sgd(0.1), fs.Work(steps=2, batch=1), heat=heat), padding
+    )
     fed.train(1, progress=False)
     assert export.model_of(fed).tables["w"].heat.tolist() == [0]

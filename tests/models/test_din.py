@@ -185,7 +185,7 @@ def test_a_user_row_and_a_cold_item_are_learned():
     people = fs.Population.from_arrays(user, user=user, item=item, **columns)
     model = din(2, 10)
     method = fs.recipes.fedsubavg(
-        model, optax.sgd(0.5), heat=people.heat(model), epochs=10, batch=16
+        model, optax.sgd(0.5), fs.Work(epochs=10, batch=16), heat=people.heat(model)
     )
     run = fs.simulate(method, people, sampler=fs.sampling.full())
     before = fs.evaluate(run, people).pooled

@@ -217,7 +217,7 @@ def test_classifier_learns_which_words_are_good():
     )
     model = classifier_lstm(20, embedding=8, hidden=16)
     method = fs.recipes.fedsubavg(
-        model, optax.adam(0.02), steps=20, batch=10, heat=people.heat(model)
+        model, optax.adam(0.02), fs.Work(steps=20, batch=10), heat=people.heat(model)
     )
     run = fs.simulate(method, people, sampler=fs.sampling.full())
     run.train(12, progress=False)
@@ -346,7 +346,7 @@ def test_local_buckets_never_reach_the_server():
         next=np.asarray(NEXT),
         bucket=np.where(np.asarray(TOKENS) == -1, 2, -1),
     )
-    method = fs.recipes.fedavg(model, optax.sgd(0.5), steps=3, batch=2)
+    method = fs.recipes.fedavg(model, optax.sgd(0.5), fs.Work(steps=3, batch=2))
     run = fs.simulate(method, people, sampler=fs.sampling.full())
     report = run.train(5, progress=False)
     assert "buckets" not in run.params()

@@ -208,7 +208,7 @@ def test_it_learns_what_only_the_word_before_last_tells():
     following = np.stack([np.full(240, -1), np.full(240, -1), first], 1).astype(np.int32)
     people = fs.Population.from_arrays(np.arange(240) // 12, tokens=tokens, next=following)
     model = small(dropout=0.1, layers=1)
-    method = fs.recipes.fedavg(model, optax.sgd(0.3), epochs=2, batch=4)
+    method = fs.recipes.fedavg(model, optax.sgd(0.3), fs.Work(epochs=2, batch=4))
     run = fs.simulate(method, people, sampler=fs.sampling.uniform(10))
     before = fs.evaluate(run, people).pooled
     run.train(12)

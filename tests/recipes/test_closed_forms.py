@@ -25,7 +25,7 @@ def test_example_1_fedavg(clients: int) -> None:
     itself at once."""
     task = example1(clients=clients, start=3.0)
     run = run_of(
-        fs.recipes.fedavg(task.model, optax.sgd(0.5), steps=1, batch=1, weights="uniform"),
+        fs.recipes.fedavg(task.model, optax.sgd(0.5), fs.Work(steps=1, batch=1), weights="uniform"),
         task.train,
     )
     for report in run.rounds(4):
@@ -40,7 +40,7 @@ def test_example_1_fedsubavg(weights: str) -> None:
     task = example1(clients=10, start=3.0)
     heat = task.train.heat(task.model)
     method = fs.recipes.fedsubavg(
-        task.model, optax.sgd(0.5), heat=heat, steps=1, batch=1, weights=weights
+        task.model, optax.sgd(0.5), fs.Work(steps=1, batch=1), heat=heat, weights=weights
     )
     np.testing.assert_allclose(run_of(method, task.train, 1).table("w", ROWS), [0, 0], atol=1e-6)
 
@@ -48,7 +48,9 @@ def test_example_1_fedsubavg(weights: str) -> None:
 def test_gradient_descent_has_its_closed_form(quadratic: Quadratic) -> None:
     """FedAvg, one exact step, all clients: x_r - x* = (I - g H)^r (x_0 - x*), x_0 = 0."""
     task, rounds, rate = quadratic.task, 7, 0.4
-    method = fs.recipes.fedavg(task.model, optax.sgd(rate), steps=1, batch=1, weights="uniform")
+    method = fs.recipes.fedavg(
+        task.model, optax.sgd(rate), fs.Work(steps=1, batch=1), weights="uniform"
+    )
     got = run_of(method, task.train, rounds).table("w", np.arange(6))
     step = np.linalg.matrix_power(np.eye(6) - rate * quadratic.hessian, rounds)
     np.testing.assert_allclose(got, quadratic.optimum - step @ quadratic.optimum, atol=2e-6)
@@ -60,7 +62,7 @@ def test_fedsubavg_is_preconditioned_gradient_descent(quadratic: Quadratic) -> N
     heat = task.train.heat(task.model)
     scale = np.diag(12 / heat.counts("w"))
     method = fs.recipes.fedsubavg(
-        task.model, optax.sgd(rate), heat=heat, steps=1, batch=1, weights="uniform"
+        task.model, optax.sgd(rate), fs.Work(steps=1, batch=1), heat=heat, weights="uniform"
     )
     got = run_of(method, task.train, rounds).table("w", np.arange(6))
     step = np.linalg.matrix_power(np.eye(6) - rate * scale @ quadratic.hessian, rounds)
@@ -73,7 +75,7 @@ def test_fedsgd_with_heat_converges_to_the_optimum(quadratic: Quadratic) -> None
     task = quadratic.task
     rate = 2 / (0.5 + 2.0)
     method = fs.recipes.fedsgd(
-        task.model, server=optax.sgd(rate), heat=task.train.heat(task.model), weights="uniform"
+        task.model, optax.sgd(rate), heat=task.train.heat(task.model), weights="uniform"
     )
     got = run_of(method, task.train, 50).table("w", np.arange(6))
     np.testing.assert_allclose(got, quadratic.optimum, atol=5e-6)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import COUNTS, ROWS, arrays, assert_params_close, people, run_of, state_bytes
+from problems import ROWS, arrays, assert_params_close, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.data.population import Population
@@ -32,7 +32,7 @@ def bias(key: jax.Array) -> dict[str, Any]:
 
 
 MODEL = Model(bias, squares, {"w": fs.Table(rows=ROWS, fields=("history",))})
-WORK: dict[str, Any] = {"steps": 3, "batch": 4}
+WORK: dict[str, Any] = {"work": fs.Work(steps=3, batch=4)}
 
 
 def avg(**settings: Any) -> Callable[[Model, Population], Algorithm]:
@@ -41,20 +41,24 @@ def avg(**settings: Any) -> Callable[[Model, Population], Algorithm]:
     )
 
 
-def sub(**settings: Any) -> Callable[[Model, Population], Algorithm]:
+def sub(
+    optimizer: optax.GradientTransformation, **settings: Any
+) -> Callable[[Model, Population], Algorithm]:
     return lambda model, population: fs.recipes.fedsubavg(
-        model, optax.sgd(0.1), heat=population.heat(model), **{**WORK, **settings}
+        model, optimizer, heat=population.heat(model), **{**WORK, **settings}
     )
 
 
 def built(
-    recipe: Callable[..., Algorithm], *fixed: Any, heat: bool = False, **settings: Any
-) -> Any:
-    """A recipe by its positional arguments and settings, with the population's heat if wanted."""
+    recipe: Callable[..., Algorithm], first: Any, *told: str, **settings: Any
+) -> Callable[[Model, Population], Algorithm]:
+    """A recipe by its optimizer or rate and settings; it is ``told`` the population or its heat."""
 
     def make(model: Model, population: Population) -> Algorithm:
-        extra = {"heat": population.heat(model)} if heat and model.tables else {}
-        return recipe(model, *fixed, **WORK, **settings, **extra)
+        extra: dict[str, Any] = {"population": population} if "population" in told else {}
+        if "heat" in told and model.tables:
+            extra["heat"] = population.heat(model)
+        return recipe(model, first, **{**WORK, **settings, **extra})
 
     return make
 
@@ -73,64 +77,74 @@ def recon(**settings: Any) -> Callable[[Model, Population], Algorithm]:
     )
 
 
-R, P = fs.recipes, {"clients": 7}
+R = fs.recipes
 MOMENTUM = optax.sgd(0.05, momentum=0.5)
 TOP = fs.stage.compress(fs.stage.largest(0.3), feedback=True)
 EVERYTHING: dict[str, Any] = {
     "server": optax.yogi(0.1, b2=0.99, eps=1e-3),
-    "corrections": [fs.client.proximal(0.1)],
     "stages": [fs.stage.compress(fs.stage.quantise(127))],
     "reduce": fs.reduce.trimmed(0.1),
 }
 RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "fedavg": avg(weights="uniform"),
     "fedavg-weighted": avg(),
-    "fedavg-epochs": avg(steps=None, epochs=2),
+    "fedavg-epochs": avg(work=fs.Work(epochs=2, batch=4)),
     "fedavgm": avg(server=optax.sgd(1.0, momentum=0.9)),
     "fedadam": avg(server=optax.adam(0.1, b2=0.99, eps=1e-3)),
     "fedyogi": avg(server=optax.yogi(0.1, b2=0.99, eps=1e-3)),
-    "fedsubavg": sub(weights="uniform"),
-    "fedsubavg-weighted": sub(),
-    "fedsubavg-adam": sub(server=optax.adam(0.1, b2=0.99, eps=1e-3)),
-    "fedsgd": lambda model, _: fs.recipes.fedsgd(model, server=optax.sgd(0.5), batch=4),
-    "fedsgd-heat": lambda model, p: fs.recipes.fedsgd(
-        model, server=optax.sgd(0.2), batch=4, heat=p.heat(model)
+    "fedsubavg": sub(optax.sgd(0.1), weights="uniform"),
+    "fedsubavg-weighted": sub(optax.sgd(0.1)),
+    "fedsubavg-adam": sub(optax.sgd(0.1), server=optax.adam(0.1, b2=0.99, eps=1e-3)),
+    "fedsgd": lambda model, _: fs.recipes.fedsgd(model, optax.sgd(0.5)),
+    "fedsgd-heat": lambda model, p: fs.recipes.fedsgd(model, optax.sgd(0.2), heat=p.heat(model)),
+    "central": lambda model, _: fs.recipes.central(
+        model, optax.sgd(0.3), fs.Work(steps=3, batch=8)
     ),
-    "central": lambda model, _: fs.recipes.central(model, optax.sgd(0.3), steps=3, batch=8),
     "fedprox": built(R.fedprox, optax.sgd(0.1), mu=0.5),
-    "fednova": lambda model, _: R.fednova(
-        model, optax.sgd(0.1, momentum=0.5), momentum=0.5, epochs=2, batch=4
+    "fednova": lambda model, _: R.fednova(model, 0.1, fs.Work(epochs=2, batch=4), momentum=0.5),
+    "fedexp": built(R.fedexp, optax.sgd(0.1)),
+    "fedexp-heat": built(R.fedexp, optax.sgd(0.1), "heat", weights="uniform", eps=0.0),
+    "scaffold-1": built(
+        R.scaffold,
+        0.05,
+        "population",
+        work=fs.Work(epochs=1, batch=4),
+        option=1,
+        weights="examples",
     ),
-    "scaffold-1": lambda model, _: R.scaffold(
-        model, 0.05, option=1, weights="examples", examples=sum(COUNTS), epochs=1, batch=4, **P
+    "scaffold-2": built(R.scaffold, 0.05, "population", option=2, server_rate=0.5),
+    "scaffold-heat": built(R.scaffold_heat, 0.05, "population"),
+    "scaffold-approximate": built(
+        R.scaffold_approximate, optax.sgd(0.1), "population", sampler=fs.sampling.uniform(4)
     ),
-    "scaffold-2": built(R.scaffold, 0.05, option=2, server_rate=0.5, **P),
-    "scaffold-heat": built(R.scaffold_heat, 0.05, heat=True, **P),
-    "scaffold-approximate": built(R.scaffold_approximate, optax.sgd(0.1), participation=4 / 7),
-    "mime": built(R.mime, MOMENTUM, heat=True),
+    "mime": built(R.mime, MOMENTUM, "heat"),
     "mimelite": built(R.mimelite, MOMENTUM),
-    "feddane": built(R.feddane, optax.sgd(0.05), mu=0.5, heat=True),
-    "feddyn": built(R.feddyn, optax.sgd(0.1), mu=0.5, **P),
+    "feddane": built(R.feddane, optax.sgd(0.05), "heat", mu=0.5),
+    "feddyn": built(R.feddyn, optax.sgd(0.1), "population", mu=0.5),
     "fedpd": built(R.fedpd, optax.sgd(0.1), mu=0.5),
     "fedpa": posterior,
-    "fedmid": built(R.fedmid, 0.1, fs.prox.l1(0.05)),
-    "feddualavg": built(R.feddualavg, 0.1, fs.prox.l1(0.05)),
+    "fedmid": built(R.fedmid, 0.1, regulariser=fs.prox.l1(0.05)),
+    "feddualavg": built(R.feddualavg, 0.1, regulariser=fs.prox.l1(0.05)),
     "qffl": built(R.qffl, 0.1, q=1.0),
-    "afl": built(R.afl, optax.sgd(0.1), rate=0.5),
+    "afl": built(R.afl, optax.sgd(0.1), weight_rate=0.5),
     "superquantile": built(R.superquantile, optax.sgd(0.1), share=0.5),
     "ifca": built(R.ifca, optax.sgd(0.1), models=2, spread=0.5),
-    "fedrecon": recon(reconstruct_steps=2),
+    "fedrecon": recon(recover=fs.Work(steps=2, batch=4)),
     "fedrecon-joint": recon(
-        split="none", reconstruct_epochs=1, steps=2, epochs=2, joint=True, server=optax.adagrad(0.1)
+        split="none",
+        recover=fs.Work(epochs=1, batch=4),
+        work=fs.Work(steps=2, epochs=2, batch=4),
+        joint=True,
+        server=optax.adagrad(0.1),
     ),
     "maml": built(R.maml, optax.sgd(0.1), inner_rate=0.1),
     "maml-full": built(
         R.maml, optax.sgd(0.1), inner_rate=0.1, first_order=False, weights="examples"
     ),
-    "reptile": built(R.reptile, optax.sgd(0.1), rate=0.5),
+    "reptile": built(R.reptile, optax.sgd(0.1), server_rate=0.5),
     "ditto": built(R.ditto, optax.sgd(0.1), personal=optax.sgd(0.05), pull=0.5),
     "fedper": lambda model, _: R.fedper(replace(model, local=("bias",)), optax.sgd(0.1), **WORK),
-    "everything": sub(**EVERYTHING),
+    "everything": sub(optax.chain(fs.client.proximal(0.1), optax.sgd(0.1)), **EVERYTHING),
     "fedavg-topk": avg(stages=[TOP]),
 }
 # Rows that no batch touches move or matter, so that touched rows are not held rows:
@@ -163,7 +177,7 @@ NOT_DENSE = {
     ),  # c, or the mean gradient, moves rows that a client never held
     "feddyn",  # the server's dual moves idle rows
     "fedmid",  # lazy: only the rows of the round shrink
-    *("fedsubavg", "fedsubavg-weighted", "fedsgd-heat"),  # heat is for tables
+    *("fedsubavg", "fedsubavg-weighted", "fedsgd-heat", "fedexp-heat"),  # heat is for tables
     "ifca",  # the noise that sets the models apart is drawn by row for tables, by leaf for the rest
 }
 NO_HEAT = [name for name in RECIPES if name not in NOT_DENSE]
@@ -443,29 +457,33 @@ class InTurn(fs.sampling.Sampler):
         return np.array([round % len(counts)])
 
 
-HALF = {"participation": 0.5}
-TWO = {"clients": 2}  # of which one takes part
 IDLE: dict[str, tuple[Callable[..., Any], Callable[[float, float], float]]] = {
     # m <- 0.5 m + d, x <- x + m
     "fedavgm": (avg(server=optax.sgd(1.0, momentum=0.5)), lambda x0, x1: x1 + 0.5 * (x1 - x0)),
     # d <- (1 - 1/2) d + 1/2 mean, x <- x + d, and the mean is 0
     "scaffold-approximate": (
-        built(R.scaffold_approximate, optax.sgd(0.1), **HALF),
+        built(R.scaffold_approximate, optax.sgd(0.1), "population", sampler=fs.sampling.uniform(1)),
         lambda x0, x1: x1 + 0.5 * (x1 - x0),
     ),
     # lambda / mu is p move after round 1, x1 - x0 = (1 + p) move; in round 2 x moves by lambda / mu
     # alone
-    "feddyn": (built(R.feddyn, optax.sgd(0.1), mu=0.5, **TWO), lambda x0, x1: x1 + (x1 - x0) / 3),
+    "feddyn": (
+        built(R.feddyn, optax.sgd(0.1), "population", mu=0.5),
+        lambda x0, x1: x1 + (x1 - x0) / 3,
+    ),
     # c = p c_0+ = p (x0 - x1) / (tau eta); the second client takes tau steps of -eta c
     "scaffold-heat": (
-        built(R.scaffold_heat, 0.05, heat=True, **TWO),
+        built(R.scaffold_heat, 0.05, "population"),
         lambda x0, x1: x1 + 0.5 * (x1 - x0),
     ),
     # the trace is the full gradient at x0, 2 (x0 - 1); three frozen steps of 0.05 with 0.5 of it
     "mimelite": (built(R.mimelite, MOMENTUM), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
-    "mime": (built(R.mime, MOMENTUM, heat=True), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
+    "mime": (built(R.mime, MOMENTUM, "heat"), lambda x0, x1: x1 - 3 * 0.05 * 0.5 * 2 * (x0 - 1)),
     # tau eta s by the client's proximal steps, and once more by the server's
-    "fedmid": (built(R.fedmid, 0.1, fs.prox.l1(0.2)), lambda x0, x1: x1 - 2 * 3 * 0.1 * 0.2),
+    "fedmid": (
+        built(R.fedmid, 0.1, regulariser=fs.prox.l1(0.2)),
+        lambda x0, x1: x1 - 2 * 3 * 0.1 * 0.2,
+    ),
 }
 
 
@@ -515,7 +533,7 @@ def test_a_correction_moves_in_tables_only_the_rows_that_a_client_holds() -> Non
         (Model(lambda key: {"w": jnp.full(2, 3.0)}, two_rows), 0.1),
     ):
         heat = population.heat(model) if model.tables else None
-        method = R.feddane(model, optax.sgd(0.1), mu=0.5, heat=heat, steps=1, batch=1)
+        method = R.feddane(model, optax.sgd(0.1), fs.Work(steps=1, batch=1), mu=0.5, heat=heat)
         np.testing.assert_allclose(
             run_of(method, population, 1).params()["w"], 3 - rate * 2, rtol=1e-6
         )
@@ -554,14 +572,14 @@ def test_fedavg_of_one_full_batch_step_is_fedsgd() -> None:
     """One local step of rate g on all data from all clients: x - g * sum |D_i| grad f_i / sum
     |D_i|, FedSGD's step."""
     largest = max(people().counts)
-    one = fs.recipes.fedavg(MODEL, optax.sgd(0.5), epochs=1, batch=int(largest))
-    two = fs.recipes.fedsgd(MODEL, server=optax.sgd(0.5), batch=3)
+    one = fs.recipes.fedavg(MODEL, optax.sgd(0.5), fs.Work(epochs=1, batch=int(largest)))
+    two = fs.recipes.fedsgd(MODEL, optax.sgd(0.5))
     assert_params_close(run_of(one, people(), 4).params(), run_of(two, people(), 4).params())
 
 
 def test_fedsgd_weighted_is_central_gradient_descent() -> None:
     """sum |D_i| grad f_i / sum |D_i| is the gradient of the pooled mean loss."""
-    federated = run_of(fs.recipes.fedsgd(MODEL, server=optax.sgd(0.5), batch=4), people(), 4)
+    federated = run_of(fs.recipes.fedsgd(MODEL, optax.sgd(0.5)), people(), 4)
     pooled = people().pool()
-    central = run_of(fs.recipes.fedsgd(MODEL, server=optax.sgd(0.5), batch=64), pooled, 4)
+    central = run_of(fs.recipes.fedsgd(MODEL, optax.sgd(0.5)), pooled, 4)
     assert_params_close(federated.params(), central.params())

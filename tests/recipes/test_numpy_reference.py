@@ -75,7 +75,7 @@ def reference(run: Run, rounds: int, heat: bool, weights: str) -> tuple[np.ndarr
     return w, dense
 
 
-STEPS, EPOCHS = {"steps": 4, "batch": 3}, {"epochs": 2, "batch": 4}
+STEPS, EPOCHS = fs.Work(steps=4, batch=3), fs.Work(epochs=2, batch=4)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ STEPS, EPOCHS = {"steps": 4, "batch": 3}, {"epochs": 2, "batch": 4}
         pytest.param(True, "examples", STEPS, id="fedsubavg-examples-steps"),
     ],
 )
-def test_engine_is_the_reference(heat: bool, weights: str, work: dict[str, Any]) -> None:
+def test_engine_is_the_reference(heat: bool, weights: str, work: fs.Work) -> None:
     population, model, rounds = people(), logistic(), 5
     more = {"heat": population.heat(model)} if heat else {}
     recipe = fs.recipes.fedsubavg if heat else fs.recipes.fedavg
-    method = recipe(model, optax.sgd(RATE), weights=weights, **work, **more)
+    method = recipe(model, optax.sgd(RATE), work, weights=weights, **more)
     run = run_of(method, population, sampler=fs.sampling.uniform(3), seed=2)
     w, dense = reference(run, rounds, heat, weights)
     first = run.table("w", np.arange(ROWS))
@@ -108,7 +108,9 @@ def test_the_losses_reported_are_the_reference() -> None:
     """Report.loss: mean over clients, weighted by examples seen, of the mean loss of their batches
     before each step."""
     population, model = people(), logistic()
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), steps=1, batch=4), population, seed=1)
+    run = run_of(
+        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=1, batch=4)), population, seed=1
+    )
     table, columns = run.table("w", np.arange(ROWS)).astype(float), population.columns
     cohort = run.cohort(0)
     (work,) = run.algorithm.client.work

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import logistic, people
+from problems import logistic, people, run_of
 
 import fedslice as fs
 from fedslice.cli import main as cli
@@ -100,9 +100,6 @@ def test_a_sampler_is_no_number(sampler: Any) -> None:
 # -- variates on tables ----------------------------------------------------------------------------
 
 VARIATES: dict[str, Callable[..., Any]] = {
-    "Heat-corrected SCAFFOLD": lambda model, **more: fs.recipes.scaffold_heat(
-        model, 0.1, clients=4, **more
-    ),
     "Mime": lambda model, **more: fs.recipes.mime(model, SGD, **more),
     "FedDANE": lambda model, **more: fs.recipes.feddane(model, SGD, **more),
 }
@@ -120,9 +117,24 @@ def test_mimelite_needs_no_heat() -> None:
     assert fs.recipes.mimelite(MODEL, SGD).survey is None
 
 
-def test_afl_refuses_heat() -> None:
-    with pytest.raises(InputError, match="AFL changes the clients' weights as it goes"):
-        fs.recipes.afl(MODEL, SGD, heat=people().heat(MODEL))
+def test_what_a_recipe_does_not_take_is_not_in_its_signature() -> None:
+    """AFL, IFCA and SCAFFOLD have no heat, FedDyn, FedPD and Reptile no weights, and so on."""
+    heat = people().heat(MODEL)
+    for recipe, first in (("afl", SGD), ("ifca", SGD), ("scaffold", 0.1)):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'heat'"):
+            getattr(fs.recipes, recipe)(MODEL, first, heat=heat)
+    for recipe in ("afl", "feddyn", "fedpd", "reptile"):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
+            getattr(fs.recipes, recipe)(MODEL, SGD, weights="uniform")
+
+
+def test_a_heat_is_as_good_as_its_population() -> None:
+    whole = people()
+    for recipe, first in (("scaffold", 0.1), ("scaffold_heat", 0.1), ("feddyn", SGD)):
+        make = getattr(fs.recipes, recipe)
+        both = [make(MODEL, first, population=given) for given in (whole, whole.heat(MODEL))]
+        one, two = (run_of(method, whole, 2).params() for method in both)
+        assert all(np.array_equal(one[name], two[name]) for name in one)
 
 
 # -- reductions that are not a sum -----------------------------------------------------------------
@@ -134,8 +146,8 @@ def test_afl_refuses_heat() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda more: fs.recipes.scaffold(dense(), 0.1, clients=4, **more),
-        lambda more: fs.recipes.feddyn(dense(), SGD, clients=4, **more),
+        lambda more: fs.recipes.scaffold(dense(), 0.1, population=people(), **more),
+        lambda more: fs.recipes.feddyn(dense(), SGD, population=people(), **more),
         lambda more: fs.recipes.fedpd(dense(), SGD, **more),
         lambda more: fs.algorithm(
             local(), [fs.stage.qffl(1.0, 0.1)], fs.server.optimize(), name="qffl", **more
@@ -153,7 +165,7 @@ def test_state_that_is_a_mean_needs_the_plain_sum(make: Callable[[Any], Any], re
 
 
 def test_fedpd_needs_everyone() -> None:
-    method = fs.recipes.fedpd(dense(), SGD, steps=1, batch=2)
+    method = fs.recipes.fedpd(dense(), SGD, fs.Work(steps=1, batch=2))
     with pytest.raises(
         InputError, match=r"fedpd needs every client in every round: use sampling.full\(\)"
     ):
@@ -190,26 +202,28 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: fs.stage.qffl(-1, 0.1),
         "q-FFL needs q >= 0 and a positive client rate, got q=-1",
     ),
-    "qffl rate": (lambda: fs.recipes.qffl(MODEL, 0.0), "q-FFL needs .* rate=0.0"),
+    "qffl rate": (lambda: fs.recipes.qffl(MODEL, 0.0), "a client rate of 0.0 is not possible"),
     "proximal": (lambda: fs.recipes.fedprox(MODEL, SGD, mu=-1), "mu=-1 must not be negative"),
-    "dynamic": (lambda: fs.recipes.feddyn(MODEL, SGD, mu=0, clients=4), "mu=0 must be positive"),
-    "feddyn share": (
-        lambda: fs.recipes.feddyn(MODEL, SGD, clients=0),
-        "clients=0 must be the number",
+    "dynamic": (
+        lambda: fs.recipes.feddyn(MODEL, SGD, mu=0, population=people()),
+        "mu=0 must be positive",
     ),
-    "scaffold share": (lambda: fs.recipes.scaffold(dense(), 0.1, clients=0), "clients=0 must be"),
-    "scaffold heat": (
-        lambda: fs.recipes.scaffold(MODEL, 0.1, clients=4, heat=people().heat(MODEL)),
-        "use recipes.scaffold_heat",
+    "number of clients": (
+        lambda: fs.recipes.feddyn(MODEL, SGD, population=4),
+        "population=4 must be the population that is trained on, or its heat",
     ),
+    "nobody": (lambda: fs.server.scaffold(0), "clients=0 must be the number"),
     "scaffold weights": (
-        lambda: fs.recipes.scaffold(MODEL, 0.1, clients=4, weights="examples"),
-        "needs examples=population.examples",
+        lambda: fs.recipes.scaffold(MODEL, 0.1, population=people(), weights=lambda message: 1),
+        "the variate is a mean by them",
     ),
-    "approximate": (
-        lambda: fs.recipes.scaffold_approximate(MODEL, SGD, participation=-1),
-        "participation=-1 must be",
+    "scaffold optimizer": (
+        lambda: fs.recipes.scaffold(MODEL, SGD, population=people()),
+        "for SGD alone: give its learning rate",
     ),
+    "approximate": (lambda: fs.server.approximate(-1), "participation=-1 must be"),
+    "work": (lambda: fs.recipes.fedavg(MODEL, SGD, 10), r"given as fs.Work\(steps=10, batch=5\)"),
+    "extrapolation": (lambda: fs.recipes.fedexp(MODEL, SGD, eps=-1), "eps=-1 must not be negative"),
     "option": (
         lambda: fs.client.scaffold(MODEL, 0.1, option=3),
         "option=3: SCAFFOLD has options 1 .* and 2",
@@ -227,9 +241,18 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "l1": (lambda: fs.prox.l1(-1), "a strength of -1 is not possible"),
     "group": (lambda: fs.prox.group(-1), "a strength of -1 is not possible"),
     "box": (lambda: fs.prox.box(1, 0), r"box\(1, 0\): the lower bound must not be above the upper"),
-    "no steps": (lambda: fs.recipes.fedavg(MODEL, SGD, steps=0), "steps=0 must be at least 1"),
-    "no epochs": (lambda: fs.recipes.fedavg(MODEL, SGD, epochs=0), "epochs=0 must be at least 1"),
-    "no batch": (lambda: fs.recipes.fedavg(MODEL, SGD, batch=0), "batch=0 must be at least 1"),
+    "no steps": (
+        lambda: fs.recipes.fedavg(MODEL, SGD, fs.Work(steps=0)),
+        "steps=0 must be at least 1",
+    ),
+    "no epochs": (
+        lambda: fs.recipes.fedavg(MODEL, SGD, fs.Work(epochs=0)),
+        "epochs=0 must be at least 1",
+    ),
+    "no batch": (
+        lambda: fs.recipes.fedavg(MODEL, SGD, fs.Work(batch=0)),
+        "batch=0 must be at least 1",
+    ),
     "cohort": (lambda: fs.sampling.uniform(0), "a cohort of 0 clients is not possible"),
 }
 
@@ -263,8 +286,8 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     "spread": lambda: fs.server.cluster(MODEL, 2, spread=-1.0),
     "fractional levels": lambda: fs.stage.quantise(1.5),  # type: ignore[arg-type]
     "scaffold rate": lambda: fs.client.scaffold(MODEL, -0.1),
-    "mirror rate": lambda: fs.client.mirror(MODEL, fs.prox.l1(0.1), 0.0),
-    "dual rate": lambda: fs.client.dual(MODEL, fs.prox.l1(0.1), 0.0),
+    "mirror rate": lambda: fs.client.mirror(MODEL, 0.0, regulariser=fs.prox.l1(0.1)),
+    "dual rate": lambda: fs.client.dual(MODEL, 0.0, regulariser=fs.prox.l1(0.1)),
     "clip after the mean": lambda: fs.algorithm(
         local(), [fs.stage.mean(), fs.stage.clip(1.0)], fs.server.optimize()
     ),
@@ -280,7 +303,7 @@ def test_values_that_should_be_refused(name: str) -> None:
 def test_feedback_of_clusters_works_or_is_refused_at_once() -> None:
     stages = [fs.stage.compress(fs.stage.largest(0.5), feedback=True)]
     try:
-        method = fs.recipes.ifca(MODEL, SGD, steps=1, batch=4, stages=stages)
+        method = fs.recipes.ifca(MODEL, SGD, fs.Work(steps=1, batch=4), stages=stages)
     except InputError:
         return
     run = fs.simulate(method, people(), sampler=fs.sampling.full(), engine="vmap")

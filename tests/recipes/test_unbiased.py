@@ -27,14 +27,16 @@ N, RATE = len(COUNTS), 0.05
 PEOPLE, MODEL = people(counts=COUNTS), linear()
 HEAT = PEOPLE.heat(MODEL)
 R = fs.recipes
-ONCE: dict[str, Any] = {"epochs": 1, "batch": 8}  # all of a client's examples in one step
-MORE: dict[str, Any] = {"steps": 3, "batch": 2}
+ONCE: dict[str, Any] = {
+    "work": fs.Work(epochs=1, batch=8)
+}  # all of a client's examples in one step
+MORE: dict[str, Any] = {"work": fs.Work(steps=3, batch=2)}
 UNIFORM: dict[str, Any] = {"weights": "uniform", "heat": HEAT}
 # One step of the client's full gradient: with heat, x moves by -rate times the mean gradient of a
 # row's holders.
 ONE_STEP: dict[str, Algorithm] = {
     "fedsubavg": R.fedsubavg(MODEL, optax.sgd(RATE), **UNIFORM, **ONCE),
-    "fedsgd": R.fedsgd(MODEL, server=optax.sgd(RATE), **UNIFORM),
+    "fedsgd": R.fedsgd(MODEL, optax.sgd(RATE), **UNIFORM),
     "mime": R.mime(MODEL, optax.sgd(RATE, momentum=0.5), **UNIFORM, **ONCE),
     "feddane": R.feddane(MODEL, optax.sgd(RATE), mu=0.5, **UNIFORM, **ONCE),
 }
@@ -44,10 +46,15 @@ ONE_STEP: dict[str, Algorithm] = {
 SEVERAL: dict[str, Algorithm] = {
     "fedavg": R.fedavg(MODEL, optax.sgd(RATE), weights="uniform", **MORE),
     "fedprox": R.fedprox(MODEL, optax.sgd(RATE), mu=0.5, **UNIFORM, **MORE),
-    "fednova": R.fednova(MODEL, optax.sgd(RATE, momentum=0.5), momentum=0.5, **UNIFORM, **MORE),
-    "scaffold-heat": R.scaffold_heat(MODEL, RATE, clients=N, heat=HEAT, **MORE),
+    "fednova": R.fednova(MODEL, RATE, momentum=0.5, **UNIFORM, **MORE),
+    "scaffold-heat": R.scaffold_heat(MODEL, RATE, population=HEAT, **MORE),
     "scaffold-approximate": R.scaffold_approximate(
-        MODEL, optax.sgd(RATE), participation=0.3, **UNIFORM, **MORE
+        MODEL,
+        optax.sgd(RATE),
+        population=PEOPLE,
+        sampler=fs.sampling.uniform(2),
+        **UNIFORM,
+        **MORE,
     ),
     "mimelite": R.mimelite(MODEL, optax.sgd(RATE, momentum=0.5), **UNIFORM, **MORE),
 }

@@ -13,7 +13,6 @@ from test_unbiased import COUNTS, HEAT, MODEL, ONCE, PEOPLE, RATE, Rounds
 
 import fedslice as fs
 from fedslice.cli.catalogue import find_method, settings_for
-from fedslice.cli.workloads import sampler_for
 from fedslice.data.sampling import weighted
 from fedslice.errors import InputError
 
@@ -81,8 +80,8 @@ def test_small_clients_get_the_share_of_their_examples() -> None:
         (R.fedavg(MODEL, SGD), "size would count twice: use weights='uniform'"),
         (R.fedsubavg(MODEL, SGD, heat=HEAT, weights="uniform"), "give coefficient='examples'"),
         (R.qffl(MODEL, RATE, heat=HEAT), "give coefficient='examples'"),
-        (R.scaffold_heat(MODEL, RATE, clients=N, heat=HEAT), "count once a round"),
-        (R.feddyn(MODEL, SGD, clients=N), "count once a round"),
+        (R.scaffold_heat(MODEL, RATE, population=HEAT), "count once a round"),
+        (R.feddyn(MODEL, SGD, population=PEOPLE), "count once a round"),
         (R.afl(MODEL, SGD), "count once a round"),
         (
             R.fedavg(
@@ -117,7 +116,7 @@ def test_the_command_line_chooses_the_right_pair(name: str) -> None:
     assert settings.values.get("weights", "uniform") == "uniform"  # q-FFL has weights of its own
     method = find_method(name).build(task, settings)
     assert method.stages[-1].coefficient == ("" if name == "fedavg" else "examples")
-    fs.simulate(method, task.train, sampler=sampler_for(find_method(name), settings))
+    fs.simulate(method, task.train, sampler=find_method(name).sampler(settings))
     if name == "fedsubavg":
         wrong = settings.change("weights", "examples")
         with pytest.raises(InputError, match="size would count twice"):

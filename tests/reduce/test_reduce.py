@@ -368,9 +368,9 @@ ROBUST = {
 
 
 def test_trimmed_of_nothing_is_fedavg() -> None:
-    one = fs.recipes.fedavg(logistic(), optax.sgd(0.3), steps=2, batch=4)
+    one = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4))
     two = fs.recipes.fedavg(
-        logistic(), optax.sgd(0.3), steps=2, batch=4, reduce=fs.reduce.trimmed(0.0)
+        logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4), reduce=fs.reduce.trimmed(0.0)
     )
     assert_params_close(
         run_of(one, people(), 3).params(), run_of(two, people(), 3).params(), rtol=0, atol=0
@@ -394,7 +394,7 @@ def same_for_all(client: Client) -> Client:
 def move(name: str | None) -> Any:
     """How far one round of equal updates moves each parameter."""
     reduce = None if name is None else ROBUST[name]
-    method = fs.recipes.fedavg(logistic(), optax.sgd(0.3), steps=1, batch=4, reduce=reduce)
+    method = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=1, batch=4), reduce=reduce)
     run = run_of(method._replace(client=same_for_all(method.client)), people())
     first = jax.tree.map(np.array, run.params())
     run.train(1, progress=False)

@@ -68,7 +68,7 @@ def result(attack: str, defence: str) -> tuple[float, int]:
     plain = task().model
     model = fs.Model(plain.init, lambda p, b: plain.loss(p, b) + 0 * b["bad"], plain.tables)
     method = fs.recipes.fedavg(
-        model, optax.sgd(0.3), weights="uniform", steps=10, batch=5, **DEFENCES[defence]
+        model, optax.sgd(0.3), fs.Work(steps=10, batch=5), weights="uniform", **DEFENCES[defence]
     )
     method = method._replace(client=attacking(method.client))
     run = fs.simulate(

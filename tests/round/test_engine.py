@@ -31,8 +31,8 @@ def bias(key: jax.Array) -> dict[str, Any]:
 
 
 MODEL = Model(bias, squares, {"w": Table(ROWS, ("history",))})
-AVG = fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3)
-EPOCHS = fs.recipes.fedavg(MODEL, optax.sgd(0.1), epochs=1, batch=4)
+AVG = fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3))
+EPOCHS = fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(epochs=1, batch=4))
 
 
 def spoiled(client: int) -> Population:
@@ -70,7 +70,7 @@ def test_a_client_that_overflows_is_left_out_and_counted(bad: int, method: Any) 
 
 @pytest.mark.parametrize("name", ["uniform", "examples"])
 def test_a_failing_client_has_no_weight_whatever_the_weights(name: str) -> None:
-    method = fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3, weights=name)
+    method = fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3), weights=name)
     population = people()
     one, other = (
         run_of(method, spoiled(6), 2),
@@ -86,7 +86,7 @@ CLIPPED = optax.chain(optax.clip(1.0), optax.sgd(0.1))
 def test_a_client_whose_loss_alone_overflows_is_left_out_too(reduce: Any) -> None:
     """Its clipped gradient is finite, so only the loss tells; the run goes on as if the client had
     no data."""
-    method = fs.recipes.fedavg(MODEL, CLIPPED, steps=2, batch=1, reduce=reduce)
+    method = fs.recipes.fedavg(MODEL, CLIPPED, fs.Work(steps=2, batch=1), reduce=reduce)
     run, population = run_of(method, spoiled(6)), people()
     reports = list(run.rounds(3))
     assert [report.failed for report in reports] == [1, 1, 1]
@@ -101,7 +101,7 @@ def test_a_weight_that_overflows_costs_that_client_alone() -> None:
     are finite."""
     population = people()
     population.columns["x"][population.owners == 6] = 1e6
-    clipped = fs.client.sgd(MODEL, CLIPPED, steps=2, batch=1)
+    clipped = fs.client.sgd(MODEL, CLIPPED, fs.Work(steps=2, batch=1))
     method = fs.algorithm(clipped, [fs.stage.qffl(4.0, 0.1)], fs.server.optimize())
     (report,) = run_of(method, population).rounds(1)
     assert report.failed == 1
@@ -110,14 +110,14 @@ def test_a_weight_that_overflows_costs_that_client_alone() -> None:
 
 def test_a_large_update_is_finite_though_its_square_is_not() -> None:
     model = Model(bias, lambda p, b: p["bias"] * b["x"] * 1e25, {})
-    (report,) = run_of(fs.recipes.fedavg(model, optax.sgd(1.0), steps=1, batch=9), people()).rounds(
-        1
-    )
+    (report,) = run_of(
+        fs.recipes.fedavg(model, optax.sgd(1.0), fs.Work(steps=1, batch=9)), people()
+    ).rounds(1)
     assert report.update_norm == pytest.approx(1e25 * abs(people().columns["x"].mean()), rel=1e-3)
 
 
 def test_the_debug_engine_names_a_client_whose_loss_alone_overflows() -> None:
-    method = fs.recipes.fedavg(MODEL, CLIPPED, steps=2, batch=1)
+    method = fs.recipes.fedavg(MODEL, CLIPPED, fs.Work(steps=2, batch=1))
     with pytest.raises(
         DivergedError, match=r"client 60 \(number 6, 4 examples\).*loss.*local step 1 of 2\. Look"
     ):
@@ -136,7 +136,7 @@ def test_all_clients_failing_stops_with_advice() -> None:
 
 @pytest.mark.parametrize("rate", [30.0, 5.0])
 def test_a_diverging_rate_stops_with_advice(rate: float) -> None:
-    run = run_of(fs.recipes.fedavg(MODEL, optax.sgd(rate), steps=5, batch=3), people())
+    run = run_of(fs.recipes.fedavg(MODEL, optax.sgd(rate), fs.Work(steps=5, batch=3)), people())
     with pytest.raises(
         DivergedError, match=r"training diverged in round \d+: .*clip_by_global_norm"
     ):
@@ -152,7 +152,9 @@ def test_the_debug_engine_names_client_and_step() -> None:
     bad = population.offsets[4]  # client "e" has two examples; the first one overflows
     population.columns["x"][bad] = 3e38
     run = run_of(
-        fs.recipes.fedavg(MODEL, optax.sgd(0.1), epochs=2, batch=1), population, engine="debug"
+        fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(epochs=2, batch=1)),
+        population,
+        engine="debug",
     )
     (work,) = run.algorithm.client.work
     order = np.ravel(run.planner._examples(0, work, 0, np.array([4]), population.counts[[4]])[0])
@@ -178,7 +180,7 @@ def test_bytes_are_those_of_dense_leaves_and_rows(tmp_path: Path) -> None:
         bias, lambda p, b: squares(p, b) + fs.lookup(p["v"], b["history"]).sum(1) ** 2, tables
     )
     population = people()
-    method = fs.recipes.fedsgd(model, server=optax.sgd(0.1))
+    method = fs.recipes.fedsgd(model, optax.sgd(0.1))
     run, again = (run_of(method, population, sampler=fs.sampling.uniform(3)) for _ in range(2))
     sizes = np.array(
         [
@@ -213,7 +215,10 @@ def test_compiled_once_even_if_first_values_are_weakly_typed() -> None:
         lambda key: {"bias": jnp.full((), 0.5)}, squares, {"w": Table(ROWS, ("history",))}
     )
     run = run_of(
-        fs.recipes.fedavg(model, optax.sgd(0.1), steps=2, batch=3), people(), 3, rows="held"
+        fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=2, batch=3)),
+        people(),
+        3,
+        rows="held",
     )
     assert run.engine.whole._cache_size() == 1
 
@@ -238,7 +243,7 @@ def test_an_empty_round_changes_nothing() -> None:
 def rememberer(model: Model, table: str) -> Client:
     """SGD that counts its rounds in a dense leaf and sums its row updates in a leaf shaped as the
     table."""
-    plain = fs.client.sgd(model, optax.sgd(0.1), steps=2, batch=3)
+    plain = fs.client.sgd(model, optax.sgd(0.1), fs.Work(steps=2, batch=3))
 
     def init(params: Any) -> Any:
         return {"rounds": jnp.zeros(()), "sum": jnp.zeros_like(params[table])}
@@ -311,7 +316,9 @@ def test_local_leaves_stay_at_home() -> None:
         local="l",
     )
     population = Population.from_arrays([1, 1, 1], x=[1.0, 2.0, 6.0])
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.1), epochs=2, batch=3), population, 1)
+    run = run_of(
+        fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(epochs=2, batch=3)), population, 1
+    )
     assert set(run.params()) == {"g"}
     assert set(run.shapes.tags.values["update"]) == {"g"}
     assert set(run.shapes.tags.invitation.offer) == {"g"}
@@ -326,7 +333,9 @@ def test_a_model_without_tables_is_dense_fedavg() -> None:
     one round."""
     model = Model(lambda key: {"m": jnp.zeros(())}, lambda p, b: (p["m"] - b["x"]) ** 2)
     population = people()
-    run = run_of(fs.recipes.fedavg(model, optax.sgd(0.5), epochs=1, batch=8), population, 1)
+    run = run_of(
+        fs.recipes.fedavg(model, optax.sgd(0.5), fs.Work(epochs=1, batch=8)), population, 1
+    )
     np.testing.assert_allclose(run.params()["m"], population.columns["x"].mean(), rtol=1e-5)
 
 
@@ -366,7 +375,7 @@ def test_several_tables_with_shared_fields(rows: str) -> None:
         },
         model.loss,
     )
-    settings = {"steps": 2, "batch": 3}
+    settings = {"work": fs.Work(steps=2, batch=3)}
     one = run_of(fs.recipes.fedavg(model, optax.sgd(0.02), **settings), population, 3, rows=rows)
     two = run_of(fs.recipes.fedavg(dense, optax.sgd(0.02), **settings), population, 3)
     assert_params_close(two.params()["d"], one.params()["d"])
@@ -388,7 +397,7 @@ def test_a_field_of_two_index_spaces_works_or_is_refused() -> None:
 
     ones = jax.nn.initializers.ones
     method = fs.recipes.fedsgd(
-        Model(lambda key: {"a": jnp.ones(9), "c": jnp.ones(9)}, loss), server=optax.sgd(0.02)
+        Model(lambda key: {"a": jnp.ones(9), "c": jnp.ones(9)}, loss), optax.sgd(0.02)
     )
     expected = run_of(method, population, 2).params()
     try:
@@ -400,7 +409,7 @@ def test_a_field_of_two_index_spaces_works_or_is_refused() -> None:
     except InputError as refusal:
         assert "'i'" in str(refusal)  # noqa: PT017 (either outcome is right)
         return
-    run = run_of(fs.recipes.fedsgd(model, server=optax.sgd(0.02)), population, 2)
+    run = run_of(fs.recipes.fedsgd(model, optax.sgd(0.02)), population, 2)
     for name in ("a", "c"):
         np.testing.assert_allclose(
             run.table(name, np.arange(9)), expected[name], rtol=1e-4, atol=1e-5
@@ -411,7 +420,7 @@ def test_fedsubavg_corrects_each_table_by_its_own_heat() -> None:
     """One exact step: FedSubAvg's move of row m is FedAvg's times N / n_m, table by table."""
     model, population = several()
     heat = population.heat(model)
-    settings = {"epochs": 1, "batch": 20, "weights": "uniform"}
+    settings = {"work": fs.Work(epochs=1, batch=20), "weights": "uniform"}
     plain = run_of(fs.recipes.fedavg(model, optax.sgd(0.02), **settings), population, 1)
     heated = run_of(
         fs.recipes.fedsubavg(model, optax.sgd(0.02), heat=heat, **settings), population, 1
@@ -455,7 +464,7 @@ def test_equinox_modules_in_the_loss() -> None:
 
 def check_learns(model: Model) -> None:
     """FedSGD of a small rate lowers the loss it descends, every round."""
-    run = run_of(fs.recipes.fedsgd(model, server=optax.sgd(0.02)), people())
+    run = run_of(fs.recipes.fedsgd(model, optax.sgd(0.02)), people())
     losses = [report.loss for report in run.rounds(8)]
     assert (np.diff(losses) < 0).all()
 
@@ -529,4 +538,4 @@ def test_integers_beyond_32_bits_are_refused_if_the_loss_reads_them() -> None:
     model = Model(lambda key: {"m": jnp.zeros(())}, lambda p, b: (p["m"] - b["t"]) ** 2)
     population = Population.from_arrays([0, 1], t=np.array([2**33 + 5, 2**33 + 7]))
     with pytest.raises(InputError, match="'t'"):
-        run_of(fs.recipes.fedsgd(model, server=optax.sgd(0.1)), population)
+        run_of(fs.recipes.fedsgd(model, optax.sgd(0.1)), population)

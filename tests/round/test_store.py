@@ -25,7 +25,7 @@ MODEL = logistic()
 
 
 def method(model: Model = MODEL) -> Any:
-    return fs.recipes.fedavg(model, optax.sgd(0.3), steps=2, batch=3)
+    return fs.recipes.fedavg(model, optax.sgd(0.3), fs.Work(steps=2, batch=3))
 
 
 def few() -> Population:

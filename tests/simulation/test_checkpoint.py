@@ -40,7 +40,9 @@ MODEL = model_of()
 def make(rounds: int = 0, **changes: Any) -> Any:
     settings = {"sampler": fs.sampling.uniform(3), "seed": 1} | changes
     population = settings.pop("population", people())
-    method = settings.pop("method", fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3))
+    method = settings.pop(
+        "method", fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3))
+    )
     return run_of(method, population, rounds, **settings)
 
 
@@ -110,17 +112,23 @@ def others() -> dict[str, tuple[dict[str, Any], str]]:
     fewer = people().select(np.arange(people().examples) != 3)
     changed = people()
     changed.columns["x"][4] += 1
-    adam = fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=2, batch=3, server=optax.adam(0.1))
-    sgd = fs.recipes.fedsgd(MODEL, server=optax.sgd(0.1))
+    adam = fs.recipes.fedavg(
+        MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3), server=optax.adam(0.1)
+    )
+    sgd = fs.recipes.fedsgd(MODEL, optax.sgd(0.1))
 
-    def like(rate: float = 0.1, **more: Any) -> dict[str, Any]:
-        return {"method": fs.recipes.fedavg(MODEL, optax.sgd(rate), steps=2, batch=3, **more)}
+    def like(*client: optax.GradientTransformation, **more: Any) -> dict[str, Any]:
+        rule = optax.chain(*client) if client else optax.sgd(0.1)
+        return {"method": fs.recipes.fedavg(MODEL, rule, fs.Work(steps=2, batch=3), **more)}
 
     return {
-        "client rate": (like(0.1001), "what is computed"),
+        "client rate": (like(optax.sgd(0.1001)), "what is computed"),
         "server rate": (like(server=optax.sgd(0.5)), "what is computed"),
-        "proximal term": (like(corrections=[fs.client.proximal(0.01)]), "what is computed"),
-        "schedule": (like(schedule=lambda round: 0.99**round), "what is computed"),
+        "proximal term": (like(fs.client.proximal(0.01), optax.sgd(0.1)), "what is computed"),
+        "schedule": (
+            like(optax.sgd(0.1), fs.client.by_round(lambda round: 0.99**round)),
+            "what is computed",
+        ),
         "heat": (like(heat=people().heat(MODEL)), "what is computed"),
         "reduction": (like(reduce=fs.reduce.trimmed(0.3)), "what is computed"),
         "weights": (like(weights="uniform"), "what is computed"),
@@ -132,11 +140,18 @@ def others() -> dict[str, tuple[dict[str, Any], str]]:
         "fewer examples": ({"population": fewer}, "population"),
         "one number": ({"population": changed}, "population"),
         "algorithm": ({"method": sgd}, "algorithm is 'fedavg', here 'fedsgd'"),
-        "work": ({"method": fs.recipes.fedavg(MODEL, optax.sgd(0.1), steps=3, batch=3)}, "work"),
+        "work": (
+            {"method": fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=3, batch=3))},
+            "work",
+        ),
         "engine": ({"engine": "map", "threads": 1}, "engine"),
         "server optimizer": ({"method": adam}, "what is computed"),
         "table": (
-            {"method": fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), steps=2, batch=3)},
+            {
+                "method": fs.recipes.fedavg(
+                    model_of((2,)), optax.sgd(0.1), fs.Work(steps=2, batch=3)
+                )
+            },
             "what is computed",
         ),
     }
@@ -214,7 +229,7 @@ def test_rows_held_or_touched_is_part_of_a_run(tmp_path: Path) -> None:
     """With momentum on the server the two are different runs (see simulate), so one must not go on
     as the other."""
     method = fs.recipes.fedavg(
-        MODEL, optax.sgd(0.1), steps=2, batch=3, server=optax.sgd(1.0, momentum=0.9)
+        MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3), server=optax.sgd(1.0, momentum=0.9)
     )
     make(1, method=method).save(tmp_path)
     with pytest.raises(CheckpointError, match="rows"):
@@ -237,7 +252,7 @@ def test_a_file_of_another_store_goes_on_or_is_refused(order: str, tmp_path: Pat
 
 
 def test_a_refused_file_changes_nothing_on_disk_either(tmp_path: Path) -> None:
-    wide = fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), steps=2, batch=3)
+    wide = fs.recipes.fedavg(model_of((2,)), optax.sgd(0.1), fs.Work(steps=2, batch=3))
     make(2, store=tmp_path / "a").save(tmp_path)
     run = make(1, method=wide, store=tmp_path / "b")
     before = run.table("w", np.arange(ROWS))

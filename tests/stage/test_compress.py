@@ -186,7 +186,11 @@ def test_low_rank_leaves_rows_of_tables_alone() -> None:
     model = fs.Model(lambda key: {}, loss, {"w": table})
     stages = [fs.stage.compress(fs.stage.low_rank(1))]
     one, two = (
-        run_of(fs.recipes.fedavg(model, optax.sgd(0.05), steps=1, batch=4, **more), people(), 1)
+        run_of(
+            fs.recipes.fedavg(model, optax.sgd(0.05), fs.Work(steps=1, batch=4), **more),
+            people(),
+            1,
+        )
         for more in ({}, {"stages": stages})
     )
     assert_params_close(two.params(), one.params())
@@ -279,7 +283,7 @@ def test_feedback_with_few_levels_does_not_diverge() -> None:
         lambda key: {"x": jnp.ones(1000)}, lambda p, b: 0.5 * jnp.sum(p["x"] ** 2) + 0 * b["c"]
     )
     stages = [fs.stage.compress(fs.stage.quantise(8), feedback=True)]
-    method = fs.recipes.fedavg(model, optax.sgd(0.1), steps=1, batch=1, stages=stages)
+    method = fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=1, batch=1), stages=stages)
     run = run_of(method, fs.Population.from_arrays([0, 1], c=np.zeros(2, np.float32)), 40)
     assert float(jnp.sum(run.params()["x"] ** 2)) < 1000 / 10
 
@@ -291,8 +295,7 @@ def test_errors_are_kept_for_each_client_and_row() -> None:
     method = fs.recipes.fedavg(
         logistic(),
         optax.sgd(0.3),
-        steps=1,
-        batch=2,
+        fs.Work(steps=1, batch=2),
         stages=[fs.stage.compress(half, feedback=True)],
     )
     population = people()
@@ -354,7 +357,7 @@ def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> Non
     table = fs.Table(rows=6, shape=(3,), fields=("item",))
     model = fs.Model(lambda key: {"b": jnp.zeros(()), "m": jnp.ones((2, 5))}, loss, {"w": table})
     stages = [] if compressor is None else [fs.stage.compress(compressor)]
-    method = fs.recipes.fedavg(model, optax.sgd(0.01), epochs=1, batch=2, stages=stages)
+    method = fs.recipes.fedavg(model, optax.sgd(0.01), fs.Work(epochs=1, batch=2), stages=stages)
     run = run_of(method, population)
     report = run.train(1, progress=False)
     rows = np.array([3, 1, 2])
@@ -385,7 +388,7 @@ def test_feedback_converges_where_biased_compression_stalls() -> None:
     ends = []
     for feedback in (False, True):
         stages = [fs.stage.compress(fs.stage.largest(0.5), feedback=feedback)]
-        method = fs.recipes.fedavg(model, optax.sgd(0.05), steps=1, batch=1, stages=stages)
+        method = fs.recipes.fedavg(model, optax.sgd(0.05), fs.Work(steps=1, batch=1), stages=stages)
         ends.append(np.asarray(run_of(method, population, 150).params()["x"]))
     np.testing.assert_allclose(ends[0], [0, 0], atol=1e-5)
     np.testing.assert_allclose(ends[1], [0, 1], atol=0.1)

@@ -54,8 +54,10 @@ def local(x: np.ndarray, rate: float, steps: int) -> np.ndarray:
 
 def test_qffl_of_zero_is_fedavg_with_uniform_weights() -> None:
     """q = 0: Delta_i = L (x - y_i), h_i = L, so the step is the plain mean of y_i - x."""
-    one = fs.recipes.qffl(logistic(), 0.3, q=0.0, steps=2, batch=4)
-    two = fs.recipes.fedavg(logistic(), optax.sgd(0.3), weights="uniform", steps=2, batch=4)
+    one = fs.recipes.qffl(logistic(), 0.3, fs.Work(steps=2, batch=4), q=0.0)
+    two = fs.recipes.fedavg(
+        logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4), weights="uniform"
+    )
     assert_params_close(run_of(one, people(), 3).params(), run_of(two, people(), 3).params())
 
 
@@ -69,7 +71,7 @@ def test_qffl_is_q_fedavg(q: float) -> None:
         delta = f[:, None] ** q * gap
         h = q * f ** (q - 1) * np.sum(gap**2, axis=1) + f**q / rate
         x = x - delta.sum(0) / h.sum()
-    run = run_of(fs.recipes.qffl(model(), rate, q=q, steps=2, batch=1), group(), rounds)
+    run = run_of(fs.recipes.qffl(model(), rate, fs.Work(steps=2, batch=1), q=q), group(), rounds)
     np.testing.assert_allclose(final(run), x, rtol=1e-4)
 
 
@@ -78,7 +80,11 @@ def test_larger_q_is_fairer() -> None:
     for q in (0.0, 1.0, 5.0):
         worst.append(
             losses(
-                final(run_of(fs.recipes.qffl(model(), 0.1, q=q, steps=2, batch=1), group(), 100))
+                final(
+                    run_of(
+                        fs.recipes.qffl(model(), 0.1, fs.Work(steps=2, batch=1), q=q), group(), 100
+                    )
+                )
             ).max()
         )
     assert worst[0] > 1.1 * worst[1] > 1.2 * worst[2]
@@ -100,7 +106,9 @@ def afl_by_hand(rate: float, ascent: float, rounds: int) -> tuple[np.ndarray, np
 @pytest.mark.parametrize("rounds", [1, 2, 12])
 def test_afl_weights_are_mirror_ascent(rounds: int) -> None:
     run = run_of(
-        fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), rounds
+        fs.recipes.afl(model(), optax.sgd(0.2), fs.Work(steps=1, batch=1), weight_rate=0.3),
+        group(),
+        rounds,
     )
     x, mixture = afl_by_hand(0.2, 0.3, rounds)
     np.testing.assert_allclose(final(run), x, rtol=1e-4, atol=1e-5)
@@ -114,7 +122,9 @@ def test_afl_ascends_the_same_way_whoever_comes(before: int) -> None:
     """Over all cohorts of two of five, the mean change of log lambda is 2/5 of rate F_i, up to a
     constant."""
     run = run_of(
-        fs.recipes.afl(model(), optax.sgd(0.2), rate=0.3, steps=1, batch=1), group(), before
+        fs.recipes.afl(model(), optax.sgd(0.2), fs.Work(steps=1, batch=1), weight_rate=0.3),
+        group(),
+        before,
     )
     x, held, changes = final(run), np.asarray(run.memory[1][0]), []
     for cohort in combinations(range(len(CENTRES)), 2):
@@ -130,12 +140,20 @@ def test_afl_lowers_the_worst_loss() -> None:
     """FedAvg's optimum is the mean of the centres, 2.4 from the lonely client; the minimax point
     lies half way."""
     average = losses(
-        final(run_of(fs.recipes.fedavg(model(), optax.sgd(0.2), steps=1, batch=1), group(), 150))
+        final(
+            run_of(
+                fs.recipes.fedavg(model(), optax.sgd(0.2), fs.Work(steps=1, batch=1)), group(), 150
+            )
+        )
     )
     fair = losses(
         final(
             run_of(
-                fs.recipes.afl(model(), optax.sgd(0.2), rate=0.05, steps=1, batch=1), group(), 150
+                fs.recipes.afl(
+                    model(), optax.sgd(0.2), fs.Work(steps=1, batch=1), weight_rate=0.05
+                ),
+                group(),
+                150,
             )
         )
     )
@@ -157,8 +175,8 @@ def test_afl_with_uniform_weights_is_refused() -> None:
 
 
 def test_superquantile_of_all_is_fedavg() -> None:
-    one = fs.recipes.superquantile(logistic(), optax.sgd(0.3), share=1.0, steps=2, batch=4)
-    two = fs.recipes.fedavg(logistic(), optax.sgd(0.3), steps=2, batch=4)
+    one = fs.recipes.superquantile(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4), share=1.0)
+    two = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4))
     assert_params_close(run_of(one, people(), 3).params(), run_of(two, people(), 3).params())
 
 
@@ -169,8 +187,12 @@ def test_superquantile_trains_the_worst() -> None:
         chosen = np.argsort(-losses(x))[:2]
         x = x + local(x, 0.2, 1)[chosen].mean(0)
     run = run_of(
-        fs.recipes.superquantile(model(), optax.sgd(0.2), share=0.4, steps=1, batch=1), group(), 40
+        fs.recipes.superquantile(model(), optax.sgd(0.2), fs.Work(steps=1, batch=1), share=0.4),
+        group(),
+        40,
     )
     np.testing.assert_allclose(final(run), x, rtol=1e-3, atol=1e-4)
-    average = run_of(fs.recipes.fedavg(model(), optax.sgd(0.2), steps=1, batch=1), group(), 40)
+    average = run_of(
+        fs.recipes.fedavg(model(), optax.sgd(0.2), fs.Work(steps=1, batch=1)), group(), 40
+    )
     assert losses(final(run)).max() < 0.6 * losses(final(average)).max()

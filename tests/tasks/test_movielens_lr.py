@@ -86,7 +86,7 @@ def test_the_workload_says_what_the_task_is_run_with() -> None:
 def test_it_trains_from_the_files(folder: Path) -> None:
     task = MOVIELENS.load(folder)
     method = fs.recipes.fedsubavg(
-        task.model, optax.sgd(0.1), heat=task.train.heat(task.model), steps=10, batch=5
+        task.model, optax.sgd(0.1), fs.Work(steps=10, batch=5), heat=task.train.heat(task.model)
     )
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(10))
     before = fs.evaluate(run, task.train).pooled["loss"]
@@ -99,7 +99,9 @@ def test_fedsubavg_beats_fedavg_on_the_generator() -> None:
     task = MOVIELENS.synthetic(scale=0.1)
     losses = {}
     for name, more in (("fedavg", {}), ("fedsubavg", {"heat": task.train.heat(task.model)})):
-        method = getattr(fs.recipes, name)(task.model, optax.sgd(0.1), steps=10, batch=5, **more)
+        method = getattr(fs.recipes, name)(
+            task.model, optax.sgd(0.1), fs.Work(steps=10, batch=5), **more
+        )
         run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(50))
         run.train(100, progress=False)
         losses[name] = fs.evaluate(run, task.test).pooled["loss"]

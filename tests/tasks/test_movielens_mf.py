@@ -173,9 +173,12 @@ def test_the_generator_has_the_sizes_of_movielens_1m() -> None:
 def test_reconstruction_predicts_unseen_users() -> None:
     task = movielens_mf.synthetic(scale=0.05)
     method = fs.recipes.fedrecon(
-        task.model, optax.sgd(0.5), reconstruction=optax.sgd(0.1),
-        steps=50, epochs=1, reconstruct_steps=50, reconstruct_epochs=5, batch=5,
-    )  # fmt: skip
+        task.model,
+        optax.sgd(0.5),
+        fs.Work(steps=50, epochs=1, batch=5),
+        reconstruction=optax.sgd(0.1),
+        recover=fs.Work(steps=50, epochs=5, batch=5),
+    )
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(50))
     run.train(30, progress=False)
     gain = adapted(run, task.test)
@@ -188,7 +191,7 @@ def test_reconstruction_predicts_unseen_users() -> None:
 def test_the_server_can_hold_the_users_vectors(split: str, seen: bool) -> None:
     task = movielens_mf.synthetic(scale=0.02, split=split, local=False)
     assert task.model.local == ()
-    method = fs.recipes.fedavg(task.model, optax.sgd(5.0), steps=100, batch=100)
+    method = fs.recipes.fedavg(task.model, optax.sgd(5.0), fs.Work(steps=100, batch=100))
     run = fs.simulate(method, task.train.pool(), sampler=fs.sampling.full())
     run.train(10, progress=False)
     error = fs.evaluate(run, task.test).pooled["rmse"]

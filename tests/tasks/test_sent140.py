@@ -347,7 +347,7 @@ def test_heat_correction_helps(generated: Task) -> None:
         "label": generated.train.columns["label"],
     }
     people = Population(columns, generated.train.offsets, generated.train.clients)
-    work = {"steps": 10, "batch": 5, "weights": "examples"}
+    work = {"work": fs.Work(steps=10, batch=5), "weights": "examples"}
     methods = [
         fs.recipes.fedavg(model, optax.sgd(0.1), **work),
         fs.recipes.fedsubavg(model, optax.sgd(0.1), heat=people.heat(model), **work),

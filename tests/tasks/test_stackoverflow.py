@@ -545,8 +545,10 @@ def test_the_model_learns_more_than_the_words_frequencies():
     model = language_lstm(
         200, specials=1, buckets=50, local_buckets=True, embedding=16, hidden=24, project=16
     )
-    work = {"reconstruct_epochs": 1, "epochs": 1, "batch": 8, "split": "time"}
-    method = fs.recipes.fedrecon(model, optax.adam(0.03), reconstruction=optax.sgd(3.0), **work)
+    work = fs.Work(epochs=1, batch=8)
+    method = fs.recipes.fedrecon(
+        model, optax.adam(0.03), work, reconstruction=optax.sgd(3.0), recover=work, split="time"
+    )
     run = fs.simulate(method, train, sampler=fs.sampling.uniform(20))
     assert adapted(run, test).after.pooled["loss"] == pytest.approx(np.log(251), abs=0.1)
     run.train(20)
@@ -575,8 +577,14 @@ def test_local_buckets_tell_what_only_the_client_knows():
     model = language_lstm(
         5, specials=1, buckets=1, local_buckets=True, embedding=8, hidden=16, project=None
     )
-    work = {"reconstruct_epochs": 20, "epochs": 1, "batch": 4, "split": "time"}
-    method = fs.recipes.fedrecon(model, optax.adam(0.01), reconstruction=optax.sgd(3.0), **work)
+    method = fs.recipes.fedrecon(
+        model,
+        optax.adam(0.01),
+        fs.Work(epochs=1, batch=4),
+        reconstruction=optax.sgd(3.0),
+        recover=fs.Work(epochs=20, batch=4),
+        split="time",
+    )
     run = fs.simulate(method, speakers(np.arange(40) % 5), sampler=fs.sampling.uniform(20))
     run.train(15)
     gain = adapted(run, speakers([0, 1, 2, 3, 4] * 6))

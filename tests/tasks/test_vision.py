@@ -229,7 +229,7 @@ def test_generated_images_can_be_learned() -> None:
     )
     people = Population.from_arrays(np.arange(160) // 10, image=image, label=label)
     train, test = people.split(examples=0.25)
-    method = fs.recipes.fedavg(model, optax.sgd(0.3), epochs=2, batch=5)
+    method = fs.recipes.fedavg(model, optax.sgd(0.3), fs.Work(epochs=2, batch=5))
     run = fs.simulate(method, train, sampler=fs.sampling.uniform(8))
     before = fs.evaluate(run, test).pooled
     run.train(25, progress=False)
@@ -253,7 +253,7 @@ def test_columns_of_bytes_train_and_are_measured() -> None:
             2,
         )
         run = fs.simulate(
-            fs.recipes.fedavg(model, optax.sgd(0.5), epochs=1, batch=2),
+            fs.recipes.fedavg(model, optax.sgd(0.5), fs.Work(epochs=1, batch=2)),
             people,
             sampler=fs.sampling.uniform(5),
         )

@@ -9,9 +9,10 @@ from typing import Any, TextIO
 
 from fedslice.cli import export, report, study
 from fedslice.cli import recommend as recommender
-from fedslice.cli.catalogue import ALGORITHMS, find_method, page, settings_for, settings_of_all
+from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
 from fedslice.cli.experiment import Experiment, Scorer
 from fedslice.cli.folder import as_json
+from fedslice.cli.reference import page
 from fedslice.cli.settings import Settings
 from fedslice.cli.workloads import (
     TASKS,
@@ -19,7 +20,6 @@ from fedslice.cli.workloads import (
     make_task,
     obtain,
     present,
-    sampler_for,
     sections,
     task_page,
 )
@@ -41,7 +41,7 @@ def algorithms(options: argparse.Namespace) -> None:
         print(find_method(options.name).text(options.name))
         print("Settings that all share: fedslice run --help.")
     else:
-        listing({name: method.summary for name, method in ALGORITHMS.items()})
+        listing({name: method.page.summary for name, method in ALGORITHMS.items()})
 
 
 def listing(summaries: dict[str, str]) -> None:
@@ -200,7 +200,7 @@ def compare(options: argparse.Namespace) -> int:
         say(note)
     for name in options.algorithms:  # what cannot work is refused before anything is trained
         method = find_method(name)
-        check_sampler(method.build(task, settings[name]), sampler_for(method, settings[name]))
+        check_sampler(method.build(task, settings[name]), method.sampler(settings[name]))
     out = options.out or _free(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
     groups: study.Groups = {}

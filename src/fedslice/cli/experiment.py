@@ -26,7 +26,6 @@ from fedslice.cli.catalogue import find_method
 from fedslice.cli.folder import Folder, Line, as_json, parsed
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped, Stopping
-from fedslice.cli.workloads import sampler_for
 from fedslice.errors import InputError
 from fedslice.evaluation import clusters
 from fedslice.evaluation.gain import Gain, Personal
@@ -260,7 +259,7 @@ class Experiment:
         method = find_method(self.algorithm)
         population = self.task.train.pool() if method.pooled else self.task.train
         algorithm = method.build(self.task, self.settings)
-        sampler = sampler_for(method, self.settings)
+        sampler = method.sampler(self.settings)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
         return simulate(

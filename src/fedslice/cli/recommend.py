@@ -26,6 +26,7 @@ from fedslice.errors import InputError
 from fedslice.evaluation.gain import model_of
 from fedslice.files.guard import csv_rows, shown
 from fedslice.models.factorisation import HIGHEST, factorisation
+from fedslice.types import Work
 
 TABLE, FEWEST = "item", 10
 
@@ -84,7 +85,7 @@ def recommend(
         raise InputError(f"top={top} must be at least 1, and fewest={fewest} not negative")
     person = Population.from_arrays(np.zeros(len(places), np.int32), movie=places, rating=stars)
     mine = factorisation(len(rows.ids), rows.values.shape[1])
-    way = reconstruction(mine, optax.sgd(rate), steps=steps, batch=batch, split="none")
+    way = reconstruction(mine, optax.sgd(rate), Work(steps=steps, batch=batch), split="none")
     held = np.unique(places)
     user = model_of(way, {TABLE: jnp.asarray(rows.values[held])}, person, seed=seed)["user"]
     scores = rows.values @ np.asarray(user)

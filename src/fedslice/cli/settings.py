@@ -1,23 +1,22 @@
-"""Settings as text: what ``--set key=value`` means, and how it becomes optimizers, stages and
-reductions."""
+"""The settings of a run: what there is, how ``--set`` changes them, and how they become optimizers,
+stages and reductions."""
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import optax
 
 from fedslice import reduce as reductions
 from fedslice import stage as stages
-from fedslice.client.local import Schedule
+from fedslice.cli.optimizers import CONSTANTS, OPTIMIZERS, Rate, constants, optimizer, schedule
+from fedslice.cli.text import built, nearest, parse
 from fedslice.errors import InputError
 from fedslice.reduce.coordinate import QUORUM
-from fedslice.types import Reduce, Stage
+from fedslice.stage.compress import Compressor
+from fedslice.types import Reduce, Stage, Work
 
-COMMON: dict[str, tuple[Any, str]] = {
+Options = Mapping[str, tuple[Any, str]]
+COMMON: Options = {
     "cohort": (50, "clients a round (Ding et al. 2022)"),
     "sampler": (
         "uniform",
@@ -62,37 +61,6 @@ COMMON: dict[str, tuple[Any, str]] = {
     "engine": ("auto", "auto, vmap, map, debug, or clients to vectorise at a time"),
     "threads": (0, "threads for map (0: one a core)"),
 }
-
-# With each optimizer its constants, which are settings too: client_b1, server_eps and so on.  Adam
-# and Yogi have those of the Field Guide, the others optax's own.
-MOMENTS = {"b1": 0.9, "b2": 0.99, "eps": 1e-3}
-OPTIMIZERS: dict[str, tuple[Callable[..., optax.GradientTransformation], dict[str, float]]] = {
-    "sgd": (optax.sgd, {}),
-    "momentum": (lambda rate, b1: optax.sgd(rate, momentum=b1), {"b1": 0.9}),
-    "adagrad": (
-        lambda rate, eps, accumulator: optax.adagrad(
-            rate, initial_accumulator_value=accumulator, eps=eps
-        ),
-        {"eps": 1e-7, "accumulator": 0.1},
-    ),
-    "adam": (optax.adam, MOMENTS),
-    "yogi": (lambda rate, **given: yogi(rate, **given), {**MOMENTS, "accumulator": 1e-6}),
-    "adamw": (optax.adamw, {"b1": 0.9, "b2": 0.999, "eps": 1e-8}),
-    "rmsprop": (
-        lambda rate, b2, eps, accumulator: optax.rmsprop(
-            rate, decay=b2, eps=eps, initial_scale=accumulator
-        ),
-        {"b2": 0.9, "eps": 1e-8, "accumulator": 0.0},
-    ),
-    "lion": (optax.lion, {"b1": 0.9, "b2": 0.99}),
-}
-CONSTANTS = {
-    "b1": "decay of the first moment (momentum: of the momentum)",
-    "b2": "decay of the second moment",
-    "eps": "added to the root of the second moment (adagrad, rmsprop: under it)",
-    "accumulator": "what the second moment starts from",
-}
-
 
 AT_LEAST_ONE = ("cohort", "steps", "epochs", "batch", "reconstruct_steps", "reconstruct_epochs")
 
@@ -160,17 +128,12 @@ class Settings:
         return Settings({**self.values, **missing}, self.said)
 
     @property
-    def work(self) -> dict[str, int]:
-        """Local work, for recipes; with both steps and epochs at most so many batches of the
-        passes."""
-        return {
-            name: self.values[name]
-            for name in ("steps", "epochs", "batch")
-            if self.values.get(name)
-        }
+    def work(self) -> Work:
+        """Local work; with both steps and epochs at most so many batches of the passes."""
+        return Work(self.steps or None, self.epochs or None, self.batch)
 
     def chosen(
-        self, side: str, rate: Any, first: float | None = None
+        self, side: str, rate: Rate, first: float | None = None
     ) -> optax.GradientTransformation:
         """The optimizer of the client or the server with its constants."""
         given = {name: self.values.get(f"{side}_{name}") for name in CONSTANTS}
@@ -206,7 +169,7 @@ class Settings:
     def before_mean(self) -> list[Stage]:
         """Clipping and compression."""
         found = [stages.clip(self.clip)] if self.clip else []
-        kinds: dict[str, Callable[..., Any]] = {
+        kinds: dict[str, Callable[..., Compressor]] = {
             "quantise": lambda levels="127": stages.quantise(int(levels)),
             "largest": lambda share: stages.largest(float(share)),
             "random": lambda share: stages.random(float(share)),
@@ -219,13 +182,13 @@ class Settings:
                 " feedback out"
             )
         if self.compress != "none":
-            found.append(stages.compress(_build("compress", self.compress, kinds), self.feedback))
+            found.append(stages.compress(built("compress", self.compress, kinds), self.feedback))
         return found
 
     @property
     def reduction(self) -> Reduce:
         """What takes the place of the sum."""
-        kinds: dict[str, Callable[..., Any]] = {
+        kinds: dict[str, Callable[..., Reduce]] = {
             "sum": reductions.total,
             "trimmed": lambda share="0.1", quorum=QUORUM: reductions.trimmed(
                 float(share), int(quorum)
@@ -235,76 +198,7 @@ class Settings:
             "krum": lambda bad="0.2", keep="1": reductions.krum(float(bad), int(keep)),
             "worst": lambda share="0.5": reductions.worst(float(share)),
         }
-        reduction: Reduce = _build("reduce", self.reduce, kinds)
-        return reduction
-
-
-def parse(key: str, text: str, kind: type) -> Any:
-    """The value that a user wrote as text.
-
-    >>> parse("local", "no", bool), parse("buckets", "500", int)
-    (False, 500)
-    """
-    try:
-        return _flag(text) if kind is bool else kind(text)
-    except ValueError:
-        wanted = {bool: "yes or no", int: "a whole number", float: "a number"}[kind]
-        raise InputError(f"{key}={text!r}: this must be {wanted}") from None
-
-
-def optimizer(
-    name: str, rate: Any, first: float | None = None, **given: float
-) -> optax.GradientTransformation:
-    """An optax optimizer by name, with constants other than its usual ones if ``given``.
-
-    >>> _ = optimizer("yogi", 0.01), optimizer("adagrad", 0.1, accumulator=0.0, eps=1e-3)
-    """
-    if not (rate if first is None else first) > 0:
-        raise InputError(
-            f"a learning rate of {rate if first is None else first} is not possible: give a"
-            " positive number"
-        )
-    for key, value in given.items():
-        if not (0 <= value < 1 if key in ("b1", "b2") else value >= 0):
-            raise InputError(
-                f"{key}={value} is not possible:"
-                f" {'from 0 to below 1' if key[0] == 'b' else 'at least 0'}"
-            )
-    return OPTIMIZERS[name][0](rate, **{**constants(name), **given})
-
-
-def yogi(
-    rate: Any, b1: float, b2: float, eps: float, accumulator: float
-) -> optax.GradientTransformation:
-    """optax's Yogi with a first moment that starts at zero; its own starts at ``accumulator`` too,
-    and so moves weights that have no gradient.
-
-    >>> import jax.numpy as jnp
-    >>> x = {"w": jnp.zeros(1)}
-    >>> rule = yogi(0.1, 0.9, 0.99, 1e-3, accumulator=0.1)
-    >>> float(rule.update(x, rule.init(x))[0]["w"][0])
-    -0.0
-    """
-    inner = optax.scale_by_yogi(b1, b2, eps, initial_accumulator_value=accumulator)
-
-    def init(params: Any) -> Any:
-        state = inner.init(params)
-        return state._replace(mu=jax.tree.map(jnp.zeros_like, state.mu))
-
-    return optax.chain(
-        optax.GradientTransformation(init, inner.update), optax.scale_by_learning_rate(rate)
-    )
-
-
-def constants(name: str) -> dict[str, float]:
-    """The constants of an optimizer and what they are where nobody says otherwise.
-
-    >>> constants("adagrad")
-    {'eps': 1e-07, 'accumulator': 0.1}
-    """
-    if name not in OPTIMIZERS:
-        raise InputError(f"there is no optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
-    return OPTIMIZERS[name][1]
+        return built("reduce", self.reduce, kinds)
 
 
 def explained() -> dict[str, str]:
@@ -318,34 +212,6 @@ def explained() -> dict[str, str]:
         for key, meaning in CONSTANTS.items()
     }
     return {key: meaning for key, (_, meaning) in COMMON.items()} | more
-
-
-def nearest(key: str, known: Iterable[str]) -> str:
-    """The setting that was perhaps meant, or all that there are.
-
-    >>> nearest("chort", ["cohort", "steps"]), nearest("colour", ["cohort", "steps"])
-    ("do you mean 'cohort'?", 'there are cohort, steps')
-    """
-    names = list(known)
-    close = difflib.get_close_matches(key, names, 1, 0.7)
-    return f"do you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
-
-
-def change_of(text: str) -> tuple[str, str, str]:
-    """Algorithm (or nothing), key and value of one ``--set``.
-
-    >>> change_of("fedprox:mu=1"), change_of("reduce=trimmed:0.1")
-    (('fedprox', 'mu', '1'), ('', 'reduce', 'trimmed:0.1'))
-    """
-    key, sign, value = (part.strip() for part in text.partition("="))
-    if not sign:
-        raise InputError(f"--set {text}: write key=value, or ALGORITHM:key=value")
-    name, colon, own = key.rpartition(":")
-    if colon and not name:
-        raise InputError(
-            f"--set {text}: name the algorithm before the colon, or leave the colon out"
-        )
-    return name, own, value
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -363,64 +229,3 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         elif there[key] != here[key]:
             found.append(f"{key}={there[key]} there, {key}={here[key]} here")
     return "; ".join(found)
-
-
-def schedule(text: str) -> Schedule | None:
-    """A factor on a rate by round: ``linear:R`` and ``cosine:R`` fall to zero in R rounds,
-    ``exponential:F:R`` to the share F in every R, ``warmup:R`` rises in R.
-
-    >>> float(schedule("warmup:10")(4)), float(schedule("exponential:0.25:10")(5))
-    (0.5, 0.5)
-    """
-    kinds: dict[str, Callable[..., Any]] = {
-        "linear": lambda rounds: optax.linear_schedule(1.0, 0.0, int(rounds)),
-        "cosine": lambda rounds: optax.cosine_decay_schedule(1.0, int(rounds)),
-        "exponential": lambda factor, rounds: optax.exponential_decay(
-            1.0, int(rounds), _positive(factor)
-        ),
-        "warmup": lambda rounds: (
-            lambda count: optax.linear_schedule(0.0, 1.0, int(rounds))(count + 1)
-        ),
-        "constant": lambda: optax.constant_schedule(1.0),
-    }
-    factors = [_build("schedule", part, kinds) for part in text.split("+")]
-    if text == "constant":
-        return None
-
-    def factor(count: Any) -> Any:
-        result = 1.0
-        for one in factors:
-            result = result * one(count)
-        return result
-
-    return factor
-
-
-def _build(what: str, text: str, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """``name:argument:argument`` through a table of builders."""
-    name, *arguments = text.split(":")
-    if name not in kinds:
-        raise InputError(f"{what}={text!r} is not known; there are {', '.join(kinds)}")
-    try:
-        return kinds[name](*arguments)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{what}={text!r}: its arguments do not fit ({error})") from None
-    except TypeError:
-        wanted = ":".join(map(str.upper, inspect.signature(kinds[name]).parameters)) or "nothing"
-        raise InputError(f"{what}={text!r}: after {name} comes {wanted}") from None
-
-
-def _positive(text: str) -> float:
-    if not float(text) > 0:
-        raise ValueError(f"{text} must be positive")
-    return float(text)
-
-
-def _flag(text: str) -> bool:
-    if text.lower() in ("yes", "true", "1", "on"):
-        return True
-    if text.lower() in ("no", "false", "0", "off"):
-        return False
-    raise ValueError(text)

@@ -6,49 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedslice.cli.catalogue import Method
-from fedslice.cli.settings import Settings, parse
-from fedslice.data import sampling
-from fedslice.data.sampling import Sampler
+from fedslice.cli.text import pair, parse
 from fedslice.errors import InputError, MissingDataError
 from fedslice.files.guard import reading
-from fedslice.tasks import (
-    amazon_din,
-    cifar10_resnet,
-    gld_mobilenet,
-    movielens_lr,
-    movielens_mf,
-    quadratic,
-    sent140_lstm,
-    shakespeare_lstm,
-    shakespeare_words,
-    stackoverflow_lstm,
-    stackoverflow_transformer,
-    synthetic_glm,
-    taobao_din,
-)
+from fedslice.tasks import workloads
 from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.readers.files import data_home, fetch, locate_all
 
-TASKS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        movielens_lr.WORKLOAD,
-        sent140_lstm.WORKLOAD,
-        amazon_din.WORKLOAD,
-        taobao_din.WORKLOAD,
-        movielens_mf.WORKLOAD,
-        stackoverflow_lstm.WORKLOAD,
-        stackoverflow_transformer.WORKLOAD,
-        shakespeare_lstm.WORKLOAD,
-        shakespeare_words.WORKLOAD,
-        cifar10_resnet.WORKLOAD,
-        gld_mobilenet.WORKLOAD,
-        synthetic_glm.WORKLOAD,
-        quadratic.WORKLOAD,
-        quadratic.EXAMPLE1,
-    )
-}
+TASKS = {workload.name: workload for workload in workloads()}
 
 
 def find_task(name: str) -> Workload:
@@ -133,17 +98,12 @@ def make_task(workload: Workload, place: Path | None, scale: float, changes: Seq
     (True, 'generated data, seed 0, scale 0.02; split=time')
     """
     known, chosen = options_of(workload, real=place is not None), {}
+    names = ", ".join(f"{name} ({_written(default)})" for name, default in known.items()) or "none"
+    wanted = f"write name=value; the options of {workload.name} here are {names}"
     for change in changes:
-        key, sign, text = (part.strip() for part in change.partition("="))
-        if not sign or key not in known:
-            names = (
-                ", ".join(f"{name} ({_written(default)})" for name, default in known.items())
-                or "none"
-            )
-            raise InputError(
-                f"--option {change}: write name=value; the options of {workload.name} here are"
-                f" {names}"
-            )
+        key, text = pair("--option", change, wanted)
+        if key not in known:
+            raise InputError(f"--option {change}: {wanted}")
         chosen[key] = parse(key, text, type(known[key]))
     if place is None or workload.load is None:
         task = workload.synthetic(scale=scale, **chosen)
@@ -178,19 +138,3 @@ def obtain(workload: Workload, place: Path | None = None) -> Path:
         " (FEDSLICE_DATA changes the place), name their folder with --data-dir, or use --synthetic"
         " for generated data."
     )
-
-
-def sampler_for(method: Method, settings: Settings) -> Sampler:
-    """Who takes part in a round."""
-    if method.pooled or settings.sampler == "full":
-        return sampling.full()
-    kinds = {
-        "uniform": sampling.uniform,
-        "weighted": sampling.weighted,
-        "poisson": sampling.poisson,
-    }
-    if settings.sampler not in kinds:
-        raise InputError(
-            f"there is no sampler {settings.sampler!r}; there are {', '.join(kinds)}, full"
-        )
-    return kinds[settings.sampler](settings.cohort)

@@ -9,33 +9,32 @@ import jax.numpy as jnp
 import optax
 
 from fedslice.client.local import (
+    ONE_PASS,
     check_optimizer,
+    checked,
     descend,
     everything,
     loop,
     mean_loss,
     subtract,
-    work,
 )
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.stage.codes import OneOf
-from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree
+from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, Phase, PyTree, Work
 
 
 def cluster(
     model: Model,
     optimizer: optax.GradientTransformation,
-    *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
+    work: Work = ONE_PASS,
 ) -> Client:
     """Train the best of the offered models; every leaf of the offer has the models side by side.
 
     >>> from fedslice.tasks import quadratic
-    >>> len(cluster(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).work)
-    2
+    >>> local = cluster(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2, batch=1))
+    >>> [(work.steps, work.epochs) for work in local.work]  # training, and a look at all examples
+    [(2, None), (None, 1)]
     """
     check_optimizer(optimizer)
     if model.local:
@@ -50,16 +49,16 @@ def cluster(
         losses = model_losses(model, offer, data.phases[1], data.examples, key)
         chosen = jnp.argmin(losses)
         start = pick(offer, chosen, tables)
-        end, report = descend(model, optimizer, start, data.phases[0], key)
+        end, report = descend(model, optimizer, start, data.phases[0], key, data.round)
         member = (jnp.arange(len(losses)) == chosen).astype(jnp.float32)
         update = one_of(subtract(end, start), chosen, len(losses), tables)
         return Message(update, data.examples, report, {"member": member}), memory
 
-    return Client(model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run)
+    return Client(model, (checked(work), everything(work.batch)), lambda params: (), run)
 
 
 def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key: Key) -> Array:
-    """F_i of each of the offered models over a phase that goes once through the client's examples."""
+    """F_i of each of the offered models over a phase that goes once through the examples."""
     tables, local = set(model.tables), model.fresh(key)
     count = models_in(offer, tables)
 
@@ -74,7 +73,7 @@ def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key
 
 
 def pick(offer: Params, number: Array, tables: set[str]) -> Params:
-    """One of the models: tables have them along their second axis, other leaves along their first."""
+    """One of the models: tables have them along their second axis, others along their first."""
     return {
         name: jax.tree.map(lambda x, axis=int(name in tables): jnp.take(x, number, axis=axis), leaf)
         for name, leaf in offer.items()

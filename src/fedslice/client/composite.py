@@ -1,26 +1,26 @@
 """Clients for F + psi, psi not smooth: FedDualAvg and FedMiD (Yuan et al. 2021).
 
-FedMiD      y <- prox_{eta psi}(y - eta g(y))                         sends y - x FedDualAvg  y =
-prox_{t psi}(z),  z <- z - eta g(y),  t <- t + eta    sends z - z_0, from the server's dual state
+    FedMiD      y <- prox_{eta psi}(y - eta g(y))                         sends y - x
+    FedDualAvg  y = prox_{t psi}(z),  z <- z - eta g(y),  t <- t + eta    sends z - z_0
+
+z_0 is the server's dual state.
 """
 
 import jax
 import jax.numpy as jnp
 
-from fedslice.client.local import check_rate, loop, mean_loss, subtract, work
+from fedslice.client.local import ONE_PASS, check_rate, checked, loop, mean_loss, subtract
 from fedslice.model import Model
 from fedslice.prox import Regulariser
-from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
+from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree, Work
 
 
 def mirror(
     model: Model,
-    regulariser: Regulariser,
     rate: float,
+    work: Work = ONE_PASS,
     *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
+    regulariser: Regulariser,
     server_only: bool = False,
 ) -> Client:
     """Proximal SGD of the given rate: FedMiD's client; ``server_only`` leaves the prox to the
@@ -28,7 +28,7 @@ def mirror(
 
     >>> from fedslice.prox import l1
     >>> from fedslice.tasks import quadratic
-    >>> mirror(quadratic.example1(clients=4).model, l1(0.1), 0.5, steps=1, batch=1).rows
+    >>> mirror(quadratic.example1(clients=4).model, 0.5, regulariser=l1(0.1)).rows
     'held'
     """
 
@@ -50,7 +50,7 @@ def mirror(
 
     return Client(
         model,
-        (work(steps, epochs, batch),),
+        (checked(work),),
         lambda params: (),
         run,
         rows="touched" if server_only else "held",
@@ -59,18 +59,16 @@ def mirror(
 
 def dual(
     model: Model,
-    regulariser: Regulariser,
     rate: float,
+    work: Work = ONE_PASS,
     *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
+    regulariser: Regulariser,
 ) -> Client:
     """Dual averaging of the given rate: FedDualAvg's client; the offer is (z, t).
 
     >>> from fedslice.prox import l1
     >>> from fedslice.tasks import quadratic
-    >>> dual(quadratic.example1(clients=4).model, l1(0.1), 0.5, steps=1, batch=1).rows
+    >>> dual(quadratic.example1(clients=4).model, 0.5, regulariser=l1(0.1)).rows
     'touched'
     """
 
@@ -91,4 +89,4 @@ def dual(
         extra = {"time": rate * report.steps}
         return Message(subtract(end, start), data.examples, report, extra), memory
 
-    return Client(model, (work(steps, epochs, batch),), lambda params: (), run)
+    return Client(model, (checked(work),), lambda params: (), run)

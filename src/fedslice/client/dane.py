@@ -8,33 +8,31 @@ Of a table's row the mean is that of the cohort's holders; heat corrects the upd
 import optax
 
 from fedslice.client.local import (
+    ONE_PASS,
     check_optimizer,
+    checked,
     descend,
     everything,
     full_gradient,
     negate,
-    proximal,
-    shift,
     subtract,
-    work,
 )
+from fedslice.client.transforms import proximal, shift
 from fedslice.model import Model
-from fedslice.types import Client, Data, Key, Message, PyTree
+from fedslice.types import Client, Data, Key, Message, PyTree, Work
 
 
 def dane(
     model: Model,
     optimizer: optax.GradientTransformation,
+    work: Work = ONE_PASS,
     *,
     mu: float = 0.01,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
 ) -> Client:
     """Local steps on the corrected objective; the offer is (params, minus the mean gradient).
 
     >>> from fedslice.tasks import quadratic
-    >>> dane(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
+    >>> dane(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2)).rows
     'held'
     """
     check_optimizer(optimizer)
@@ -43,10 +41,9 @@ def dane(
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         params, found = offer
         own, _ = full_gradient(model, params, data.phases[1], data.examples, key)
-        corrections = [shift(subtract(negate(found), own)), pull]
-        end, report = descend(model, optimizer, params, data.phases[0], key, corrections)
+        rule = optax.chain(shift(subtract(negate(found), own)), pull, optimizer)
+        end, report = descend(model, rule, params, data.phases[0], key, data.round)
         return Message(subtract(end, params), data.examples, report), memory
 
-    return Client(
-        model, (work(steps, epochs, batch), everything(batch)), lambda params: (), run, rows="held"
-    )
+    works = (checked(work), everything(work.batch))
+    return Client(model, works, lambda params: (), run, rows="held")

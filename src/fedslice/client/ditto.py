@@ -2,33 +2,24 @@
 to it.
 
     w   as in FedAvg
-    v_i <- v_i - Opt(grad F_i(v_i; xi) + lambda (v_i - w_t))     kept by the client, in the same round
+    v_i <- v_i - Opt(grad F_i(v_i; xi) + lambda (v_i - w_t))     kept by the client
 
-v_i starts as the first global model; of tables it has the client's own rows.  All of them are
-pulled in every step, so a client works on all of S(i).  lambda = 0 is training alone, a large one
-the global model."""
-
-from collections.abc import Sequence
+Both in the same round.  v_i starts as the first global model; of tables it has the client's own
+rows.  All of them are pulled in every step, so a client works on all of S(i).  lambda = 0 is
+training alone, a large one the global model."""
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedslice.client.keep import Own, nothing_yet, own_leaves
-from fedslice.client.local import (
-    Correction,
-    Schedule,
-    check_optimizer,
-    descend,
-    proximal,
-    subtract,
-    train,
-    work,
-)
+from fedslice.client.local import ONE_PASS, check_optimizer, checked, descend, subtract, train
+from fedslice.client.transforms import proximal
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import (
     Adaptation,
+    Array,
     Client,
     ClientReport,
     Data,
@@ -37,34 +28,29 @@ from fedslice.types import (
     Params,
     Phase,
     PyTree,
+    Work,
 )
 
 
 def ditto(
     model: Model,
     optimizer: optax.GradientTransformation,
+    work: Work = ONE_PASS,
     *,
     personal: optax.GradientTransformation | None = None,
     pull: float = 1.0,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
-    personal_steps: int | None = None,
-    personal_epochs: int | None = None,
-    corrections: Sequence[Correction] = (),
-    schedule: Schedule | None = None,
+    personal_work: Work | None = None,
 ) -> Client:
     """``optimizer`` on the global model, ``personal`` (default: the same) on the client's own;
     ``pull`` is lambda.
 
-    Both go through the same batches unless ``personal_steps`` or ``personal_epochs`` says
-    otherwise; both optimizers start anew each round.  Corrections and schedule are for the global
-    model.  Local leaves belong to v_i and are kept, without a pull; the global model trains with
-    fresh ones.  A client serves v_i once it took part, before that the global model.  A newcomer
-    trains v from the global model, by the same work on its support examples.
+    Both go through the same batches unless ``personal_work`` says otherwise; both optimizers start
+    anew each round.  Local leaves belong to v_i and are kept, without a pull; the global model
+    trains with fresh ones.  A client serves v_i once it took part, before that the global model.
+    A newcomer trains v from the global model, by the same work on its support examples.
 
     >>> from fedslice.tasks import quadratic
-    >>> ditto(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
+    >>> ditto(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2)).rows
     'held'
     """
     own_optimizer = optimizer if personal is None else personal
@@ -74,22 +60,24 @@ def ditto(
         raise InputError(
             f"pull={pull} must not be negative: it would push clients away from the global model"
         )
-    shared = work(steps, epochs, batch)
-    another = personal_steps is not None or personal_epochs is not None
-    own_work = work(personal_steps, personal_epochs, batch) if another else shared
+    shared = checked(work)
+    own_work = shared if personal_work is None else checked(personal_work)
+    pulled = optax.chain(proximal(pull), own_optimizer)
 
-    def towards(start: Params, phase: Phase, centre: Params) -> tuple[Params, ClientReport]:
-        return train(model, own_optimizer, start, {}, phase, [proximal(pull)], centre)
+    def towards(
+        start: Params, phase: Phase, centre: Params, round: Array | None
+    ) -> tuple[Params, ClientReport]:
+        return train(model, pulled, start, {}, phase, centre, round)
 
     def run(offer: PyTree, memory: Own, data: Data, key: Key) -> tuple[Message, Own]:
-        factor = 1.0 if schedule is None else schedule(data.round)
-        end, report = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
-        own, done = towards(own_leaves(model, memory, key), data.phases[-1], offer)
+        end, report = descend(model, optimizer, offer, data.phases[0], key, data.round)
+        kept = own_leaves(model, memory, key)
+        own, done = towards(kept, data.phases[-1], offer, data.round)
         update = _both_or_none(subtract(end, offer), own)
         return Message(update, data.examples, report), Own(own, memory.rounds + (done.steps > 0))
 
     def adapt(params: Params, phase: Phase, key: Key) -> Params:
-        return towards({**params, **model.fresh(key)}, phase, params)[0]
+        return towards({**params, **model.fresh(key)}, phase, params, None)[0]
 
     def serve(params: Params, memory: Own, key: Key) -> Params:
         own = own_leaves(model, memory, key)
@@ -101,7 +89,7 @@ def ditto(
 
     return Client(
         model,
-        (shared, own_work) if another else (shared,),
+        (shared,) if personal_work is None else (shared, own_work),
         lambda params: nothing_yet(model, params),
         run,
         rows="held",

@@ -10,26 +10,25 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.local import check_optimizer, descend, proximal, shift, subtract, work
+from fedslice.client.local import ONE_PASS, check_optimizer, checked, descend, subtract
+from fedslice.client.transforms import proximal, shift
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Client, Data, Key, Message, PyTree
+from fedslice.types import Client, Data, Key, Message, Params, PyTree, Work
 
 
 def dynamic(
     model: Model,
     optimizer: optax.GradientTransformation,
+    work: Work = ONE_PASS,
     *,
     mu: float = 0.1,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
     send_dual: bool = False,
 ) -> Client:
     """Local steps on the augmented Lagrangian; ``send_dual`` for FedPD.
 
     >>> from fedslice.tasks import quadratic
-    >>> dynamic(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).rows
+    >>> dynamic(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2)).rows
     'held'
     """
     check_optimizer(optimizer)
@@ -37,9 +36,8 @@ def dynamic(
         raise InputError(f"mu={mu} must be positive: the dual step is divided by it")
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        end, report = descend(
-            model, optimizer, offer, data.phases[0], key, [shift(memory), proximal(mu)]
-        )
+        rule = optax.chain(shift(memory), proximal(mu), optimizer)
+        end, report = descend(model, rule, offer, data.phases[0], key, data.round)
         move = subtract(end, offer)
         some = report.steps > 0
         dual = jax.tree.map(lambda held, moved: held + jnp.where(some, mu * moved, 0), memory, move)
@@ -48,5 +46,7 @@ def dynamic(
         )
         return Message(update, data.examples, report), dual
 
-    zeros = lambda params: jax.tree.map(jnp.zeros_like, params)  # noqa: E731
-    return Client(model, (work(steps, epochs, batch),), zeros, run, rows="held", everyone=send_dual)
+    def zeros(params: Params) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, params)
+
+    return Client(model, (checked(work),), zeros, run, rows="held", everyone=send_dual)

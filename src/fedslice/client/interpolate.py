@@ -15,12 +15,12 @@ def interpolate(adaptation: Adaptation, share: float) -> Adaptation:
     """As ``adaptation``, its global leaves mixed with those that they came from; local leaves are
     as adapted.
 
-    >>> import optax
-    >>> from fedslice.client import finetune
-    >>> from fedslice.tasks import quadratic
-    >>> model = quadratic.example1(clients=4).model
-    >>> interpolate(finetune(model, optax.sgd(0.5), steps=1, batch=1), share=0.3).work.steps
-    1
+    >>> import optax, fedslice as fs
+    >>> model = fs.Model(lambda key: {"x": 0.0}, lambda p, b: (p["x"] - b["a"]) ** 2)
+    >>> people = fs.Population.from_arrays([0, 0], a=[4.0, 4.0])
+    >>> half = interpolate(fs.client.finetune(model, optax.sgd(0.5)), share=0.5)  # to x = 4
+    >>> fs.Personal(people, half)({"x": 0.0}).after.clients["loss"]
+    array([4.])
     """
     if not 0 <= share <= 1:
         raise InputError(

@@ -7,7 +7,6 @@ l_i is drawn from a key in the client's first round.  The optimizer starts anew 
 for clients that come again (cross-silo); where hardly any comes twice, rebuild the local leaves
 each time (``client.reconstruct``)."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,10 +14,10 @@ import jax.numpy as jnp
 import optax
 
 from fedslice.client.adapt import reconstruction
-from fedslice.client.local import Correction, Schedule, check_optimizer, subtract, train, work
+from fedslice.client.local import ONE_PASS, check_optimizer, checked, subtract, train
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Array, Client, Data, Key, Message, Params, PyTree
+from fedslice.types import Array, Client, Data, Key, Message, Params, PyTree, Work
 
 
 class Own(NamedTuple):
@@ -31,14 +30,9 @@ class Own(NamedTuple):
 def keep(
     model: Model,
     optimizer: optax.GradientTransformation,
-    *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
-    corrections: Sequence[Correction] = (),
-    schedule: Schedule | None = None,
+    work: Work = ONE_PASS,
 ) -> Client:
-    """Steps of ``optimizer`` on global leaves and the client's own ones; corrections are for the
+    """Steps of ``optimizer`` on global leaves and the client's own ones; a proximal term pulls the
     global ones.
 
     A client serves the global model with its own leaves.  A newcomer trains its local leaves alone,
@@ -46,7 +40,7 @@ def keep(
 
     >>> first = {"g": jnp.zeros(()), "l": jnp.zeros(())}
     >>> model = Model(lambda key: first, lambda p, b: (p["g"] + p["l"] - b["a"]) ** 2, local="l")
-    >>> keep(model, optax.sgd(0.1), steps=2, batch=1).init({"g": jnp.zeros(())}).leaves
+    >>> keep(model, optax.sgd(0.1)).init({"g": jnp.zeros(())}).leaves
     {'l': Array(0., dtype=float32)}
     """
     check_optimizer(optimizer)
@@ -57,9 +51,8 @@ def keep(
         )
 
     def run(offer: PyTree, memory: Own, data: Data, key: Key) -> tuple[Message, Own]:
-        factor = 1.0 if schedule is None else schedule(data.round)
         start = {**offer, **own_leaves(model, memory, key)}
-        end, report = train(model, optimizer, start, {}, data.phases[0], corrections, offer, factor)
+        end, report = train(model, optimizer, start, {}, data.phases[0], offer, data.round)
         kept = Own({name: end[name] for name in model.local}, memory.rounds + (report.steps > 0))
         return (
             Message(subtract({name: end[name] for name in offer}, offer), data.examples, report),
@@ -68,16 +61,16 @@ def keep(
 
     return Client(
         model,
-        (work(steps, epochs, batch),),
+        (checked(work),),
         lambda params: nothing_yet(model, {}),
         run,
-        adapt=reconstruction(model, optimizer, steps=steps, epochs=epochs, batch=batch),
+        adapt=reconstruction(model, optimizer, work),
         serve=lambda params, memory, key: {**params, **own_leaves(model, memory, key)},
     )
 
 
 def nothing_yet(model: Model, leaves: Params) -> Own:
-    """The memory of a client before its first round, with ``leaves`` and room for the local ones."""
+    """The memory of a client before its first round: ``leaves`` and room for the local ones."""
     shapes = jax.eval_shape(model.fresh, jax.random.key(0))
     room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return Own({**leaves, **room}, jnp.zeros((), jnp.int32))

@@ -1,8 +1,8 @@
 """What client parts are made of: the loss of a padded batch, a loop over steps, local descent, the
 full gradient."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,7 @@ from fedslice.model import Model
 from fedslice.types import Array, Batch, ClientReport, Key, Params, Phase, PyTree, Work
 
 Carry = TypeVar("Carry")
-Correction: TypeAlias = Callable[[Params, Params, Params], Params]
-"""``correct(grads, params, start)``: what the optimizer gets in place of the gradient; global
-leaves only."""
-Schedule: TypeAlias = Callable[[Array], Array]
-"""A factor on the client's rate from the number of rounds done, as optax's schedules are."""
+ONE_PASS = Work(epochs=1)
 
 
 def check_optimizer(optimizer: optax.GradientTransformation) -> None:
@@ -27,25 +23,31 @@ def check_optimizer(optimizer: optax.GradientTransformation) -> None:
 
 
 def check_rate(rate: float) -> None:
-    """Refuse a learning rate that is not positive."""
+    """Refuse a learning rate that is not positive, or an optimizer in its place."""
+    if isinstance(rate, optax.GradientTransformation):
+        raise InputError("this method is for SGD alone: give its learning rate, such as 0.1")
     if not rate > 0:
         raise InputError(f"a client rate of {rate} is not possible: give a positive number")
 
 
-def work(steps: int | None, epochs: int | None, batch: int) -> Work:
-    """Local work, checked: ``steps`` batches, ``epochs`` passes, or at most ``steps`` batches of
-    ``epochs`` passes; one epoch where nothing is said."""
-    if steps is None and epochs is None:
-        epochs = 1
-    for name, value in (("steps", steps), ("epochs", epochs), ("batch", batch)):
+def checked(work: Work) -> Work:
+    """Local work that can be done; one pass where it names neither steps nor epochs.
+
+    >>> checked(Work(batch=5))
+    Work(steps=None, epochs=1, batch=5, part='all', split='half')
+    """
+    if not isinstance(work, Work):
+        raise InputError(f"local work is given as fs.Work(steps=10, batch=5), got {work!r}")
+    for name in ("steps", "epochs", "batch"):
+        value = getattr(work, name)
         if value is not None and value < 1:
             raise InputError(f"{name}={value} must be at least 1")
-    return Work(steps, epochs, batch)
+    return work._replace(epochs=1) if work.steps is None and work.epochs is None else work
 
 
 def everything(batch: int) -> Work:
     """One pass over all of a client's examples, in large batches: they are only summed."""
-    return work(None, 1, batch)._replace(batch=max(batch, 128))
+    return checked(Work(epochs=1, batch=batch))._replace(batch=max(batch, 128))
 
 
 def mean_loss(model: Model, params: Params, batch: Batch, size: Array) -> Array:
@@ -94,8 +96,7 @@ def descend(
     offer: Params,
     phase: Phase,
     key: Key,
-    corrections: Sequence[Correction] = (),
-    factor: Array | float = 1.0,
+    round: Array,
 ) -> tuple[Params, ClientReport]:
     """Steps of ``optimizer`` from ``offer``; the model after them, without its local leaves, and
     the report.
@@ -103,7 +104,7 @@ def descend(
     The optimizer starts anew; local leaves are drawn afresh from ``key`` and trained along.
     """
     trained = {**offer, **model.fresh(key)}
-    end, report = train(model, optimizer, trained, {}, phase, corrections, offer, factor)
+    end, report = train(model, optimizer, trained, {}, phase, offer, round)
     return {name: end[name] for name in offer}, report
 
 
@@ -113,16 +114,15 @@ def train(
     trained: Params,
     frozen: Params,
     phase: Phase,
-    corrections: Sequence[Correction] = (),
-    start: Params | None = None,
-    factor: Array | float = 1.0,
+    start: Params,
+    round: Array | None,
 ) -> tuple[Params, ClientReport]:
     """Steps of ``optimizer`` on some leaves with the others ``frozen``; the trained leaves after
     them, and the report.
 
-    Corrections see the leaves of ``start``; ``factor`` is the schedule's, on the
-    rate."""
-    anchor = start or {}
+    The optimizer is told ``start``, the global leaves as offered, and ``round``, how many rounds
+    were done (None: this is not one of them), as optax's extra arguments."""
+    rule = optax.with_extra_args_support(optimizer)
 
     def step(
         number: Array, carry: tuple[Params, optax.OptState], batch: Batch, size: Array
@@ -131,14 +131,10 @@ def train(
         loss, grads = jax.value_and_grad(lambda p: mean_loss(model, {**frozen, **p}, batch, size))(
             params
         )
-        for correct in corrections:
-            shared = {name: params[name] for name in anchor}
-            grads = {**grads, **correct({name: grads[name] for name in anchor}, shared, anchor)}
-        updates, state = optimizer.update(grads, state, params)
-        updates = jax.tree.map(lambda leaf: factor * leaf, updates)
+        updates, state = rule.update(grads, state, params, start=start, round=round)
         return (optax.apply_updates(params, updates), state), loss
 
-    (end, _), report = loop(phase, step, (trained, optimizer.init(trained)))
+    (end, _), report = loop(phase, step, (trained, rule.init(trained)))
     return end, report
 
 
@@ -167,29 +163,3 @@ def subtract(left: PyTree, right: PyTree) -> PyTree:
 def negate(tree: PyTree) -> PyTree:
     """Minus a tree."""
     return jax.tree.map(jnp.negative, tree)
-
-
-def proximal(mu: float) -> Correction:
-    """Gradient of mu/2 ||x - x_t||^2: FedProx (Li et al. 2020).  It pulls clients *towards* the
-    global model.
-
-    >>> x, start = {"w": jnp.array(3.0)}, {"w": jnp.array(1.0)}
-    >>> float(proximal(0.5)({"w": jnp.array(0.0)}, x, start)["w"])
-    1.0
-    """
-    if mu < 0:
-        raise InputError(
-            f"mu={mu} must not be negative: it would push clients away from the global model"
-        )
-    return lambda grads, params, start: jax.tree.map(
-        lambda g, x, x0: g + mu * (x - x0), grads, params, start
-    )
-
-
-def shift(direction: Params) -> Correction:
-    """A constant added to every gradient: a control variate, a linear term.
-
-    >>> float(shift({"w": jnp.array(2.0)})({"w": jnp.array(1.0)}, {}, {})["w"])
-    3.0
-    """
-    return lambda grads, params, start: jax.tree.map(jnp.add, grads, direction)

@@ -2,14 +2,15 @@
 client's own.
 
     w' = w - alpha grad f(w; s_j)                   a step on the support batch s_j
-    w <- w - Opt((I - alpha H) grad f(w'; q_j))     H the Hessian of f(w; s_j), by differentiating through the step
+    w <- w - Opt((I - alpha H) grad f(w'; q_j))     H the Hessian of f(w; s_j)
 
-First order (FOMAML, Finn et al. 2017) leaves alpha H out.  Support and query are parts of a
+H comes by differentiating through the step.  First order (FOMAML, Finn et al. 2017) leaves
+alpha H out.  Support and query are parts of a
 client's examples, as when it is judged; with ``split="none"`` both batches are drawn from all of
 them, as in the paper (which draws a third one for H).  Local leaves are drawn afresh, take part in
 both steps and are never sent, as in ``client.sgd``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -18,7 +19,7 @@ import numpy as np
 import optax
 
 from fedslice.client.adapt import finetune, part_work
-from fedslice.client.local import Correction, Schedule, check_optimizer, mean_loss, subtract, train
+from fedslice.client.local import ONE_PASS, check_optimizer, mean_loss, subtract, train
 from fedslice.data.halves import NEITHER, SUPPORT, Split, assign
 from fedslice.data.population import Population
 from fedslice.errors import InputError
@@ -34,15 +35,11 @@ BESIDE, SIZE = (
 def maml(
     model: Model,
     optimizer: optax.GradientTransformation,
+    work: Work = ONE_PASS,
     *,
     inner_rate: float,
     first_order: bool = True,
     split: Split = "half",
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
-    corrections: Sequence[Correction] = (),
-    schedule: Schedule | None = None,
 ) -> Client:
     """Steps of ``optimizer`` on query batches, each after a step of ``inner_rate`` on a support
     batch.
@@ -53,7 +50,7 @@ def maml(
 
     >>> from fedslice.tasks import quadratic
     >>> model = quadratic.example1(clients=4).model
-    >>> [work.part for work in maml(model, optax.sgd(0.5), inner_rate=0.1, steps=2, batch=1).work]
+    >>> [work.part for work in maml(model, optax.sgd(0.5), Work(steps=2), inner_rate=0.1).work]
     ['support', 'query']
     """
     check_optimizer(optimizer)
@@ -62,17 +59,17 @@ def maml(
             f"inner_rate={inner_rate} must not be negative: it is the rate of the step that adapts"
         )
     learner = replace(model, loss=_after_a_step(model, inner_rate, first_order))
-    query = part_work(steps, epochs, batch, "query", split)
+    query = part_work(work, "query", split)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         phase = _paired(*data.phases)
-        factor = 1.0 if schedule is None else schedule(data.round)
         start = {**offer, **model.fresh(key)}
-        end, report = train(learner, optimizer, start, {}, phase, corrections, offer, factor)
+        end, report = train(learner, optimizer, start, {}, phase, offer, data.round)
         change = subtract({name: end[name] for name in offer}, offer)
         return Message(change, phase.examples, report), memory
 
-    adapt = finetune(model, optax.sgd(inner_rate), steps=1, epochs=1, batch=batch, split=split)
+    one = Work(steps=1, epochs=1, batch=work.batch)
+    adapt = finetune(model, optax.sgd(inner_rate), one, split=split)
     return Client(
         model, (_support(query, split, first_order), query), lambda params: (), run, adapt=adapt
     )

@@ -15,29 +15,26 @@ import jax
 import optax
 
 from fedslice.client.local import (
-    Schedule,
+    ONE_PASS,
     check_optimizer,
+    checked,
     everything,
     full_gradient,
     loop,
     mean_loss,
     negate,
     subtract,
-    work,
 )
 from fedslice.model import Model
-from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
+from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree, Work
 
 
 def mime(
     model: Model,
     optimizer: optax.GradientTransformation,
+    work: Work = ONE_PASS,
     *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
     correct: bool = True,
-    schedule: Schedule | None = None,
 ) -> Client:
     """Steps with frozen statistics; the offer is ((params, optimizer state), -c).
 
@@ -45,16 +42,17 @@ def mime(
     their full gradient along with the update.
 
     >>> from fedslice.tasks import quadratic
-    >>> len(mime(quadratic.example1(clients=4).model, optax.sgd(0.1), steps=2, batch=1).work)
-    1
+    >>> model = quadratic.example1(clients=4).model
+    >>> [len(mime(model, optax.sgd(0.1), correct=correct).work) for correct in (True, False)]
+    [1, 2]
     """
     check_optimizer(optimizer)
+    rule = optax.with_extra_args_support(optimizer)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         (start, state), found = offer if correct else (offer, ())
         centre = negate(found)
         local = model.fresh(key)
-        factor = 1.0 if schedule is None else schedule(data.round)
 
         def gradient(params: Params, batch: Batch, size: Array) -> tuple[Array, Params]:
             return jax.value_and_grad(lambda p: mean_loss(model, {**p, **local}, batch, size))(
@@ -68,11 +66,8 @@ def mime(
                 grads = jax.tree.map(
                     lambda here, old, mean: here - old + mean, grads, there, centre
                 )
-            updates, _ = optimizer.update(grads, state, params)
-            return (
-                optax.apply_updates(params, jax.tree.map(lambda leaf: factor * leaf, updates)),
-                loss,
-            )
+            updates, _ = rule.update(grads, state, params, start=start, round=data.round)
+            return optax.apply_updates(params, updates), loss
 
         end, report = loop(data.phases[0], step, start)
         extra = {}
@@ -80,9 +75,5 @@ def mime(
             extra = {"gradient": full_gradient(model, start, data.phases[1], data.examples, key)[0]}
         return Message(subtract(end, start), data.examples, report, extra), memory
 
-    works = (
-        (work(steps, epochs, batch),)
-        if correct
-        else (work(steps, epochs, batch), everything(batch))
-    )
+    works = (checked(work),) if correct else (checked(work), everything(work.batch))
     return Client(model, works, lambda params: (), run, rows="held" if correct else "touched")

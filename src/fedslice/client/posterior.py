@@ -2,21 +2,21 @@
 SGD.
 
     samples x_1 ... x_l: means of the iterates over windows of steps, after burn-in
-    update = -Sigma^-1 (x - mean),  Sigma = r I + (1 - r) S,  r = 1 / (1 + (l - 1) rho),  S the samples' covariance
+    update = -Sigma^-1 (x - mean),  Sigma = r I + (1 - r) S,  r = 1 / (1 + (l - 1) rho)
 
-The inverse is applied through the l x l system of the Woodbury identity, which gives what the
-paper's recursion gives. One sample is FedAvg on the averaged iterate.  During the first
-``burn_in_rounds`` rounds the client is FedAvg's."""
+S is the samples' covariance.  The inverse is applied through the l x l system of the Woodbury
+identity, which gives what the paper's recursion gives. One sample is FedAvg on the averaged
+iterate.  During the first ``burn_in_rounds`` rounds the client is FedAvg's."""
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from fedslice.client.local import check_optimizer, loop, mean_loss, subtract, work
+from fedslice.client.local import check_optimizer, checked, loop, mean_loss, subtract
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree
+from fedslice.types import Array, Batch, Client, Data, Key, Message, Params, PyTree, Work
 
 
 def posterior(
@@ -33,10 +33,12 @@ def posterior(
     """``burn_in`` steps, then ``samples`` windows of ``window`` steps.
 
     >>> from fedslice.tasks import quadratic
-    >>> posterior(quadratic.example1(clients=4).model, optax.sgd(0.1), samples=3, window=2, burn_in=4).work[0].steps
-    10
+    >>> model = quadratic.example1(clients=4).model
+    >>> posterior(model, optax.sgd(0.1), samples=3, window=2, burn_in=4, batch=5).work[0]
+    Work(steps=10, epochs=None, batch=5, part='all', split='half')
     """
     check_optimizer(optimizer)
+    rule = optax.with_extra_args_support(optimizer)
     if samples < 1 or window < 1 or burn_in < 0 or shrinkage < 0:
         raise InputError("FedPA needs samples >= 1, window >= 1, burn_in >= 0 and shrinkage >= 0")
 
@@ -47,14 +49,14 @@ def posterior(
         def step(number: Array, carry: PyTree, batch: Batch, size: Array) -> tuple[PyTree, Array]:
             params, state, found = carry
             loss, grads = jax.value_and_grad(lambda p: mean_loss(model, p, batch, size))(params)
-            updates, state = optimizer.update(grads, state, params)
+            updates, state = rule.update(grads, state, params, start=offer, round=data.round)
             params = optax.apply_updates(params, updates)
             here = ravel_pytree({name: params[name] for name in offer})[0]
             place = (number - burn_in) // window
             drawn = jnp.where((number >= burn_in) & (jnp.arange(samples) == place), 1 / window, 0)
             return (params, state, found + drawn[:, None] * (here - flat)), loss
 
-        carry = (start, optimizer.init(start), jnp.zeros((samples, flat.size)))
+        carry = (start, rule.init(start), jnp.zeros((samples, flat.size)))
         (end, _, found), report = loop(data.phases[0], step, carry)
         averaged: Params = restore(posterior_update(found, shrinkage))
         plain = subtract({name: end[name] for name in offer}, offer)
@@ -68,7 +70,7 @@ def posterior(
             memory,
         )
 
-    local = work(burn_in + samples * window, None, batch)
+    local = checked(Work(steps=burn_in + samples * window, batch=batch))
     return Client(model, (local,), lambda params: (), run)
 
 

@@ -8,72 +8,50 @@ Nothing is kept between rounds and l never leaves the client.  With k_u = 1 and 
 first-order meta-learning: the update is -rate times the gradient of the query loss at the rebuilt
 l.  ``split="none"`` uses all examples for both; ``joint`` trains l along with g in U."""
 
-from collections.abc import Sequence
-
 import optax
 
 from fedslice.client import adapt
-from fedslice.client.local import Correction, Schedule, check_optimizer, subtract, train
+from fedslice.client.local import ONE_PASS, check_optimizer, subtract, train
 from fedslice.data.halves import Split
-from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Client, Data, Key, Message, PyTree
+from fedslice.types import Client, Data, Key, Message, PyTree, Work
 
 
 def reconstruct(
     model: Model,
     optimizer: optax.GradientTransformation,
+    work: Work = ONE_PASS,
     *,
     reconstruction: optax.GradientTransformation,
+    recover: Work | None = None,
     split: Split = "half",
-    reconstruct_steps: int | None = None,
-    reconstruct_epochs: int | None = None,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
     joint: bool = False,
-    corrections: Sequence[Correction] = (),
-    schedule: Schedule | None = None,
 ) -> Client:
-    """R with the optimizer ``reconstruction``, then U with ``optimizer``; both start anew each
-    round.
+    """R with the optimizer ``reconstruction`` and the work ``recover`` (by default one pass), then
+    U with ``optimizer`` and ``work``; both optimizers start anew each round.
 
-    Each phase goes ``steps``, ``epochs``, or at most ``steps`` batches of ``epochs`` passes.
-    ``schedule`` is a factor on U's rate by round.  A client without query examples sends nothing,
+    A client without query examples sends nothing,
     with weight zero; one without support trains g at its fresh l.  A model without local leaves
     skips R.
 
     >>> from fedslice.tasks import quadratic
     >>> model = quadratic.example1(clients=4).model
-    >>> reconstruct(model, optax.sgd(0.5), reconstruction=optax.sgd(0.1), steps=1, batch=1).work[-1].part
-    'query'
+    >>> reconstruct(model, optax.sgd(0.5), Work(steps=1), reconstruction=optax.sgd(0.1)).work[-1]
+    Work(steps=1, epochs=None, batch=32, part='query', split='half')
     """
     check_optimizer(optimizer)
-    for name, value in (
-        ("reconstruct_steps", reconstruct_steps),
-        ("reconstruct_epochs", reconstruct_epochs),
-    ):
-        if value is not None and value < 1:
-            raise InputError(f"{name}={value} must be at least 1")
-    recover = adapt.reconstruction(
-        model,
-        reconstruction,
-        steps=reconstruct_steps,
-        epochs=reconstruct_epochs,
-        batch=batch,
-        split=split,
-    )
-    update = adapt.part_work(steps, epochs, batch, "query", split)
+    passes = Work(epochs=1, batch=work.batch) if recover is None else recover
+    rebuild = adapt.reconstruction(model, reconstruction, passes, split=split)
+    update = adapt.part_work(work, "query", split)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         query = data.phases[-1]
-        rebuilt = recover.apply(offer, data.phases[0], key)
+        rebuilt = rebuild.apply(offer, data.phases[0], key)
         local = {name: rebuilt[name] for name in model.local}
         trained, frozen = ({**offer, **local}, {}) if joint else (offer, local)
-        factor = 1.0 if schedule is None else schedule(data.round)
-        end, report = train(model, optimizer, trained, frozen, query, corrections, offer, factor)
+        end, report = train(model, optimizer, trained, frozen, query, offer, data.round)
         change = subtract({name: end[name] for name in offer}, offer)
         return Message(change, query.examples, report), memory
 
-    works = (recover.work, update) if model.local else (update,)
-    return Client(model, works, lambda params: (), run, adapt=recover)
+    works = (rebuild.work, update) if model.local else (update,)
+    return Client(model, works, lambda params: (), run, adapt=rebuild)

@@ -16,26 +16,25 @@ import jax.numpy as jnp
 import optax
 
 from fedslice.client.local import (
+    ONE_PASS,
     check_rate,
+    checked,
     descend,
     everything,
     full_gradient,
-    shift,
     subtract,
-    work,
 )
+from fedslice.client.transforms import shift
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Array, Client, Data, Key, Message, PyTree
+from fedslice.types import Array, Client, Data, Key, Message, PyTree, Work
 
 
 def scaffold(
     model: Model,
     rate: float,
+    work: Work = ONE_PASS,
     *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
     option: int = 2,
     holders: bool = False,
 ) -> Client:
@@ -45,7 +44,7 @@ def scaffold(
     is.
 
     >>> from fedslice.tasks import quadratic
-    >>> scaffold(quadratic.example1(clients=4).model, 0.1, steps=2, batch=1).rows
+    >>> scaffold(quadratic.example1(clients=4).model, 0.1, Work(steps=2)).rows
     'held'
     """
     if option not in (1, 2):
@@ -53,14 +52,13 @@ def scaffold(
             f"option={option}: SCAFFOLD has options 1 (a full gradient) and 2 (from the local"
             " steps)"
         )
-    local = work(steps, epochs, batch)
-
     check_rate(rate)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
         params, c = offer
         drift = subtract(c, memory)
-        end, report = descend(model, optax.sgd(rate), params, data.phases[0], key, [shift(drift)])
+        rule = optax.chain(shift(drift), optax.sgd(rate))
+        end, report = descend(model, rule, params, data.phases[0], key, data.round)
         update = subtract(end, params)
         if option == 1:
             new, _ = full_gradient(model, params, data.phases[1], data.examples, key)
@@ -79,7 +77,7 @@ def scaffold(
         }
         return Message(update, data.examples, report, {"variate": change, "span": span}), kept
 
-    works = (local,) if option == 2 else (local, everything(batch))
+    works = (checked(work),) if option == 2 else (checked(work), everything(work.batch))
     return Client(
         model, works, lambda params: jax.tree.map(jnp.zeros_like, params), run, rows="held"
     )

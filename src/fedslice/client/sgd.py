@@ -6,38 +6,28 @@
 The optimizer starts anew each round.  Local leaves are drawn afresh, trained along and never sent.
 """
 
-from collections.abc import Sequence
-
 import optax
 
-from fedslice.client.local import Correction, Schedule, check_optimizer, descend, subtract, work
+from fedslice.client.local import ONE_PASS, check_optimizer, checked, descend, subtract
 from fedslice.model import Model
-from fedslice.types import Client, Data, Key, Message, PyTree
+from fedslice.types import Client, Data, Key, Message, PyTree, Work
 
 
 def sgd(
     model: Model,
     optimizer: optax.GradientTransformation,
-    *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch: int = 32,
-    corrections: Sequence[Correction] = (),
-    schedule: Schedule | None = None,
+    work: Work = ONE_PASS,
 ) -> Client:
-    """Steps of ``optimizer`` on the client's mini-batches; ``schedule`` is a factor on its rate by
-    round.
+    """Steps of ``optimizer`` on the client's mini-batches.
 
     >>> from fedslice.tasks import quadratic
-    >>> sgd(quadratic.example1(clients=4).model, optax.sgd(0.5), steps=1, batch=1).work[0].steps
-    1
+    >>> sgd(quadratic.example1(clients=4).model, optax.sgd(0.5)).work
+    (Work(steps=None, epochs=1, batch=32, part='all', split='half'),)
     """
-
     check_optimizer(optimizer)
 
     def run(offer: PyTree, memory: PyTree, data: Data, key: Key) -> tuple[Message, PyTree]:
-        factor = 1.0 if schedule is None else schedule(data.round)
-        end, report = descend(model, optimizer, offer, data.phases[0], key, corrections, factor)
+        end, report = descend(model, optimizer, offer, data.phases[0], key, data.round)
         return Message(subtract(end, offer), data.examples, report), memory
 
-    return Client(model, (work(steps, epochs, batch),), lambda params: (), run)
+    return Client(model, (checked(work),), lambda params: (), run)

@@ -29,7 +29,7 @@ def assign(run: Run, data: Data) -> np.ndarray:
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
-    >>> method = fs.recipes.ifca(task.model, optax.sgd(0.5), models=2, steps=1, batch=1)
+    >>> method = fs.recipes.ifca(task.model, optax.sgd(0.5), models=2)
     >>> len(assign(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train))
     4
     """
@@ -56,7 +56,7 @@ def gain(run: Run, train: Data, test: Data) -> Gain:
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
-    >>> method = fs.recipes.ifca(task.model, optax.sgd(0.5), models=1, steps=1, batch=1)
+    >>> method = fs.recipes.ifca(task.model, optax.sgd(0.5), models=1)
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> gain(run, task.train, task.train).spread("loss")["mean"]
     0.0

@@ -40,7 +40,7 @@ def gradient_norms(run: Run, population: Population, weights: str = "uniform") -
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
-    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), steps=1, batch=1)
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), fs.Work(steps=1, batch=1))
     >>> gradient_norms(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train)
     GradientNorms(element_wise=5.0, squared=4.25)
     """
@@ -74,7 +74,7 @@ def condition_numbers(
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
-    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), steps=1, batch=1)
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), fs.Work(steps=1, batch=1))
     >>> condition_numbers(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.train)
     ConditionNumbers(plain=4.0, corrected=1.0)
     """

@@ -224,14 +224,15 @@ def adapted(
     >>> people = fs.Population.from_arrays([0, 0, 1, 1], a=[2.0, 2.0, -4.0, -4.0])
     >>> method = fs.recipes.fedavg(model, optax.sgd(0.5))
     >>> run = fs.simulate(method, people, sampler=fs.sampling.full())
-    >>> adapted(run, people, finetune(model, optax.sgd(0.5), steps=1)).clients("loss").tolist()
+    >>> tuned = finetune(model, optax.sgd(0.5), fs.Work(steps=1))
+    >>> adapted(run, people, tuned).clients("loss").tolist()
     [1.5, 6.0]
     """
     chosen = adaptation or run.algorithm.client.adapt
     if chosen is None:
         raise InputError(
             f"clients of {run.algorithm.name} do not adapt the model: say how, for instance by "
-            "client.finetune(model, optax.sgd(0.1), steps=10)"
+            "client.finetune(model, optax.sgd(0.1), fs.Work(steps=10))"
         )
     if set(chosen.model.tables) != set(run.model.tables) or set(chosen.model.local) != set(
         run.model.local
@@ -265,7 +266,7 @@ def model_of(
     ...     lambda key: {"l": jnp.zeros(())}, lambda p, b: (p["l"] - b["a"]) ** 2 / 2, local="l"
     ... )
     >>> people = Population.from_arrays([7, 7, 7], a=[2.0, 3.0, 4.0])
-    >>> adaptation = reconstruction(model, optax.sgd(1.0), epochs=1)
+    >>> adaptation = reconstruction(model, optax.sgd(1.0))
     >>> {name: float(x) for name, x in model_of(adaptation, {}, people).items()}
     {'l': 3.0}
     """

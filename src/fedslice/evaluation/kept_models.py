@@ -139,7 +139,7 @@ def kept(run: Run, population: Population) -> Gain:
     >>> import optax, fedslice as fs
     >>> model = fs.Model(lambda key: {"x": jnp.zeros(())}, lambda p, b: (p["x"] - b["a"]) ** 2 / 2)
     >>> people = fs.Population.from_arrays([0, 1], a=[2.0, -4.0])
-    >>> method = fs.recipes.ditto(model, optax.sgd(1.0), pull=0.0, steps=1, batch=1)
+    >>> method = fs.recipes.ditto(model, optax.sgd(1.0), fs.Work(steps=1, batch=1), pull=0.0)
     >>> run = fs.simulate(method, people, sampler=fs.sampling.full())
     >>> _ = run.train(1, progress=False)  # the global model is now -1, the clients' own 2 and -4
     >>> kept(run, people).clients("loss").tolist()

@@ -141,7 +141,7 @@ def evaluate(run: Run, population: Population) -> Scores:
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
-    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), steps=1, batch=1, weights="uniform")
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), weights="uniform")
     >>> fs.evaluate(fs.simulate(method, task.train, sampler=fs.sampling.full()), task.test).pooled
     {'loss': 1.25}
     """

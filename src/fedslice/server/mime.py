@@ -25,13 +25,16 @@ def mime(optimizer: optax.GradientTransformation, lite: bool = False) -> Server:
     >>> server = mime(optax.sgd(0.1, momentum=0.9))
     """
 
+    rule = optax.with_extra_args_support(optimizer)
+
     def init(params: Params, rows: Rows) -> Frozen:
-        return Frozen(params, optimizer.init(params))
+        return Frozen(params, rule.init(params))
 
     def step(state: Frozen, message: Message, key: Key) -> Frozen:
         params, inner = state
         centre = message.extra["gradient"] if lite else negate(message.extra["survey"])
-        _, inner = optimizer.update(centre, inner, params)
+        told = {"start": params, "round": 0}  # of no weight: the state counts, not the step
+        _, inner = rule.update(centre, inner, params, **told)
         return Frozen(jax.tree.map(lambda x, d: x + d, params, message.update), inner)
 
     return Server(init, lambda state: state, step, lambda state: state.params)

@@ -349,7 +349,7 @@ def simulate(
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
-    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), steps=1, batch=1, weights="uniform")
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), weights="uniform")
     >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
     >>> [report.round for report in run.rounds(2)]
     [1, 2]

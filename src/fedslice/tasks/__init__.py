@@ -1,19 +1,32 @@
-"""Tasks: one file for each workload."""
+"""Tasks: one file for each workload, which is all that it needs.
 
-from fedslice.tasks import amazon_din as amazon_din
-from fedslice.tasks import cifar10_resnet as cifar10_resnet
-from fedslice.tasks import gld_mobilenet as gld_mobilenet
-from fedslice.tasks import logistic as logistic
-from fedslice.tasks import movielens_lr as movielens_lr
-from fedslice.tasks import movielens_mf as movielens_mf
-from fedslice.tasks import quadratic as quadratic
-from fedslice.tasks import sent140_lstm as sent140_lstm
-from fedslice.tasks import shakespeare_lstm as shakespeare_lstm
-from fedslice.tasks import shakespeare_words as shakespeare_words
-from fedslice.tasks import stackoverflow_lstm as stackoverflow_lstm
-from fedslice.tasks import stackoverflow_transformer as stackoverflow_transformer
-from fedslice.tasks import synthetic_glm as synthetic_glm
-from fedslice.tasks import taobao_din as taobao_din
+Every module of this package that has a ``WORKLOAD``, or ``WORKLOADS``, is one; ``fs.tasks.NAME`` is
+the module.
+"""
+
+import pkgutil
+from importlib import import_module
+
 from fedslice.tasks.base import Target as Target
 from fedslice.tasks.base import Task as Task
 from fedslice.tasks.base import Workload as Workload
+
+_MODULES = [
+    import_module(f"{__name__}.{found.name}")
+    for found in pkgutil.iter_modules(__path__)
+    if not found.ispkg
+]
+
+
+def workloads() -> list[Workload]:
+    """The workloads of all modules, in the order of the modules' names.
+
+    >>> [workload.name for workload in workloads()][:3]
+    ['amazon-din', 'cifar10-resnet', 'gld-mobilenet']
+    """
+    found: list[Workload] = []
+    for module in _MODULES:
+        if hasattr(module, "WORKLOAD"):
+            found.append(module.WORKLOAD)
+        found += getattr(module, "WORKLOADS", ())
+    return found

@@ -21,6 +21,7 @@ from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.generators.ratings import synthetic as generate
 from fedslice.tasks.readers import ratings as data
 from fedslice.tasks.readers.ratings import Ratings
+from fedslice.types import Work
 
 NAME = "movielens-mf"
 MOST = 300
@@ -111,7 +112,9 @@ def _task(ratings: Ratings, source: str, split: str, part: str, local: bool, jud
     users = None if local else len(ratings.user_names)
     stars = 0.5 if (ratings.rating % 1).any() else 1.0
     model = factorisation(len(ratings.titles), users=users, stars=stars)
-    rebuilt = reconstruction(model, optax.sgd(0.1), steps=50, epochs=5, batch=5) if local else None
+    rebuilt = (
+        reconstruction(model, optax.sgd(0.1), Work(steps=50, epochs=5, batch=5)) if local else None
+    )
     return Task(
         NAME,
         model,

@@ -126,23 +126,27 @@ def _task(rows: int, ids: np.ndarray, matrix: np.ndarray, centre: np.ndarray) ->
     return Task("quadratic", model, people, people, settings, {"": 0.1}, source="generated")
 
 
-WORKLOAD = Workload(
-    "quadratic",
-    "random quadratics on random slices of 20 rows, with known optimum; 50 clients",
-    lambda seed=0, scale=1.0: random_quadratic(clients=max(2, round(50 * scale)), seed=seed).task,
-    settings=SETTINGS,
-    learning_rates={"": 0.1},
-)
-EXAMPLE1 = Workload(
-    "example1",
-    "two parameters, one held by all 100 clients and one by a single client (FedSubAvg paper,"
-    " Example 1)",
-    lambda seed=0, scale=1.0: example1(max(2, round(100 * scale))),
-    settings={"steps": 1, "batch": 1, "weights": "uniform"},
-    learning_rates={"": 0.5},
-    target=Target("train_loss", 1e-6),
-    published={
-        "cold parameter after r rounds, FedAvg": "(1 - 1/N)^r of its first value",
-        "after one round, FedSubAvg": "0",
-    },
+WORKLOADS = (
+    Workload(
+        "quadratic",
+        "random quadratics on random slices of 20 rows, with known optimum; 50 clients",
+        lambda seed=0, scale=1.0: (
+            random_quadratic(clients=max(2, round(50 * scale)), seed=seed).task
+        ),
+        settings=SETTINGS,
+        learning_rates={"": 0.1},
+    ),
+    Workload(
+        "example1",
+        "two parameters, one held by all 100 clients and one by a single client (FedSubAvg paper,"
+        " Example 1)",
+        lambda seed=0, scale=1.0: example1(max(2, round(100 * scale))),
+        settings={"steps": 1, "batch": 1, "weights": "uniform"},
+        learning_rates={"": 0.5},
+        target=Target("train_loss", 1e-6),
+        published={
+            "cold parameter after r rounds, FedAvg": "(1 - 1/N)^r of its first value",
+            "after one round, FedSubAvg": "0",
+        },
+    ),
 )

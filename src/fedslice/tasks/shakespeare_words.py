@@ -26,6 +26,7 @@ from fedslice.tasks.generators.shakespeare import plays as generate
 from fedslice.tasks.readers import shakespeare, text
 from fedslice.tasks.readers.sentences import Corpus, Data, encode, population
 from fedslice.tasks.readers.shakespeare import Plays
+from fedslice.types import Work
 
 NAME = "shakespeare-words"
 VOCABULARY, LENGTH, BUCKETS, FEWEST, HIDDEN = 1_000, 20, 500, 4, 128
@@ -120,7 +121,7 @@ def _task(data: Data, source: str, buckets: int, local: bool) -> Task:
     )
     settings = {**SETTINGS, "cohort": min(COHORT, len(train))}
     rebuilt = (
-        reconstruction(model, optax.sgd(REBUILD), steps=100, epochs=1, batch=16, split="time")
+        reconstruction(model, optax.sgd(REBUILD), Work(steps=100, epochs=1, batch=16), split="time")
         if local
         else None
     )

@@ -23,6 +23,7 @@ from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.generators.stackoverflow import generate
 from fedslice.tasks.readers import stackoverflow
 from fedslice.tasks.readers.sentences import Data, population
+from fedslice.types import Work
 
 NAME, BUCKETS, HIDDEN = "stackoverflow-lstm", 500, 670
 SMALL = 0.1  # the scale below which the generated task is a small one
@@ -113,7 +114,7 @@ def _task(
     )
     rate, passes = settings["reconstruct_rate"], settings.get("reconstruct_epochs", 5)
     rebuilt = reconstruction(
-        model, optax.sgd(rate), steps=100, epochs=passes, batch=16, split="time"
+        model, optax.sgd(rate), Work(steps=100, epochs=passes, batch=16), split="time"
     )
     return Task(
         NAME,

@@ -1,0 +1,131 @@
+"""From settings to the arguments of a recipe, by the names of its parameters.
+
+A parameter that is named here is made of the settings that stand beside it.  One that has the name
+of a shared setting is that setting, and any other with a plain default is a setting of the
+recipe's own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import optax
+
+from fedslice import prox
+from fedslice.cli.optimizers import optimizer, schedule
+from fedslice.cli.settings import Options, Settings
+from fedslice.client import by_round, proximal
+from fedslice.data import halves, sampling
+from fedslice.data.sampling import Sampler
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.prox import Regulariser
+from fedslice.tasks.base import Task
+from fedslice.types import Work
+
+
+class Source(NamedTuple):
+    """How an argument is made, and of which settings: ``shared`` ones, and some of its ``own`` with
+    default and meaning."""
+
+    make: Callable[[Task, Settings], Any]
+    shared: tuple[str, ...] = ()
+    own: Options = {}  # noqa: RUF012 (never changed)
+
+
+def client_optimizer(s: Settings, mu: float) -> optax.GradientTransformation:
+    """The clients' optimizer, after the pull of a proximal term and before its schedule."""
+    pull = [proximal(mu)] if mu else []
+    factor = schedule(s.client_schedule)
+    after = [] if factor is None else [by_round(factor)]
+    return optax.chain(*pull, s.client_optimizer, *after) if pull or after else s.client_optimizer
+
+
+def pooled_work(task: Task, s: Settings) -> Work:
+    """On pooled data: as many examples a round as the cohort goes through."""
+    some = int((task.train.counts > 0).sum())
+    clients = some if s.sampler == "full" else s.cohort
+    passes = max(1, round(s.epochs * task.train.examples / max(1, some) / s.batch))
+    steps = min(s.steps, passes) if s.steps and s.epochs else s.steps or passes
+    return Work(steps=steps, batch=clients * s.batch)
+
+
+def sampler(s: Settings) -> Sampler:
+    """Who takes part in a round."""
+    if s.sampler == "full":
+        return sampling.full()
+    kinds = {
+        "uniform": sampling.uniform,
+        "weighted": sampling.weighted,
+        "poisson": sampling.poisson,
+    }
+    if s.sampler not in kinds:
+        raise InputError(f"there is no sampler {s.sampler!r}; there are {', '.join(kinds)}, full")
+    return kinds[s.sampler](s.cohort)
+
+
+def heat(task: Task, s: Settings) -> Heat | None:
+    """The rows' heat if it is asked for.  Where clients train on a part of their examples they
+    count for those, and send their rows; full MAML all of theirs."""
+    if not s.values.get("heat", False):
+        return None
+    if s.values.get("split", "none") == "none":
+        return task.train.heat(task.model)
+    every, drawn = not s.values.get("first_order", True), s.sampler == "weighted"
+    return halves.heat(task.train, s.split, task.model, all_rows=every, drawn=drawn)
+
+
+def regulariser(task: Task, s: Settings) -> Regulariser:
+    """psi by its name."""
+    kinds: Mapping[str, Callable[[float], Regulariser]] = {
+        "l1": prox.l1,
+        "group": prox.group,
+        "box": lambda strength: prox.box(-strength, strength),
+    }
+    if s.regulariser not in kinds:
+        raise InputError(
+            f"regulariser={s.regulariser!r} is not known; there are {', '.join(kinds)}"
+        )
+    return kinds[s.regulariser](s.strength)
+
+
+SOURCES: dict[str, Source] = {
+    "model": Source(lambda task, s: task.model),
+    "optimizer": Source(
+        lambda task, s: client_optimizer(s, 0.0),
+        ("client", "client_rate", "gradient_clip", "client_schedule"),
+    ),
+    "rate": Source(lambda task, s: s.client_rate, ("client_rate",)),
+    "schedule": Source(lambda task, s: schedule(s.client_schedule), ("client_schedule",)),
+    "work": Source(lambda task, s: s.work, ("steps", "epochs", "batch")),
+    "server": Source(
+        lambda task, s: s.server_optimizer, ("server", "server_rate", "server_schedule")
+    ),
+    "heat": Source(heat),
+    "coefficient": Source(lambda task, s: "examples" if s.sampler == "weighted" else None),
+    "stages": Source(lambda task, s: s.before_mean, ("clip", "compress", "feedback")),
+    "reduce": Source(lambda task, s: s.reduction, ("reduce",)),
+    "population": Source(lambda task, s: task.train),
+    "sampler": Source(lambda task, s: sampler(s)),
+    "regulariser": Source(
+        regulariser,
+        own={
+            "regulariser": ("l1", "l1, group or box"),
+            "strength": (0.001, "of psi; half width of the box (our choice)"),
+        },
+    ),
+    "reconstruction": Source(
+        lambda task, s: optimizer("sgd", s.reconstruct_rate),
+        own={"reconstruct_rate": (0.1, "eta_r (the authors' setting)")},
+    ),
+    "recover": Source(
+        lambda task, s: Work(s.reconstruct_steps, s.reconstruct_epochs, s.batch),
+        own={
+            "reconstruct_steps": (50, "k_r at most (the paper's MovieLens setting)"),
+            "reconstruct_epochs": (5, "passes over support at most (the authors' code)"),
+        },
+    ),
+    "personal": Source(
+        lambda task, s: s.chosen("client", s.personal_rate or s.client_rate),
+        own={"personal_rate": (0.0, "eta_p (0: the client rate)")},
+    ),
+}

@@ -1,0 +1,78 @@
+"""What the recipes share: how parts become an algorithm, and what they ask of a population."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import optax
+
+from fedslice import stage as parts
+from fedslice.compose import algorithm
+from fedslice.data.population import Population
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.model import Model
+from fedslice.types import Algorithm, Array, Client, Message, Reduce, Server, Stage
+
+Optimizer: TypeAlias = optax.GradientTransformation
+Weights: TypeAlias = str | Callable[[Message], Array]
+
+
+def compose(
+    name: str,
+    local: Client,
+    server: Server,
+    weights: Weights = "examples",
+    heat: Heat | None = None,
+    coefficient: str | None = None,
+    stages: Sequence[Stage] = (),
+    reduce: Reduce | None = None,
+    survey: Client | None = None,
+) -> Algorithm:
+    """Client, stages, mean and server as an algorithm."""
+    check_heat(local.model, heat)
+    mean = parts.mean(weights, heat, coefficient)
+    return algorithm(local, [*stages, mean], server, reduce, name, survey)
+
+
+def check_heat(model: Model, heat: Heat | None) -> None:
+    """Refuse the heat of another model."""
+    if heat is not None:
+        heat.check({name: table.rows for name, table in model.tables.items()})
+
+
+def need_heat(model: Model, heat: Heat | None, name: str) -> None:
+    """A row's correction averages to zero over its holders; its mean update must then be theirs,
+    which needs n_m."""
+    if model.tables and heat is None:
+        raise InputError(
+            f"{name} on tables needs heat=population.heat(model): its corrections are means over"
+            " rows' holders"
+        )
+
+
+def clients_of(population: Population | Heat) -> int:
+    """N, the clients that have examples.
+
+    >>> clients_of(Population.from_arrays([7, 7, 9], item=[0, 2, 2]))
+    2
+    """
+    if isinstance(population, Heat):
+        return population.clients
+    if not isinstance(population, Population):
+        raise InputError(
+            f"population={population!r} must be the population that is trained on, or its heat"
+        )
+    return int((population.counts > 0).sum())
+
+
+def weight_of_all(population: Population | Heat, weights: Weights) -> float:
+    """The weight of all clients together: N, or their examples.
+
+    >>> people = Population.from_arrays([7, 7, 9], item=[0, 2, 2])
+    >>> weight_of_all(people, "uniform"), weight_of_all(people, "examples")
+    (2, 3)
+    """
+    clients = clients_of(population)
+    if weights not in ("uniform", "examples"):
+        raise InputError("weights must be 'uniform' or 'examples': the variate is a mean by them")
+    return clients if weights == "uniform" else population.examples
