@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from fedslice.cli.main import main
 from fedslice.data.loading import from_file
-from fedslice.tasks import logistic
+from fedslice.tasks import logistic, movielens_lr
 
 SMALL = ["movielens-lr", "--synthetic", "--scale", "0.02", "--set", "cohort=10"]
 
@@ -457,7 +457,7 @@ def test_demo_draws_its_pictures(
 
     small = replace(
         registry.TASKS["movielens-lr"],
-        synthetic=lambda scale: registry.movielens_lr.synthetic(scale=0.02),
+        synthetic=lambda scale: movielens_lr.synthetic(scale=0.02),
     )
     monkeypatch.setitem(commands.TASKS, "movielens-lr", small)
     assert main(["demo", "--out", str(tmp_path)]) == 0
@@ -563,7 +563,7 @@ def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "auc at least 0.6" in text
     assert "123,147" in text
     assert main(["tasks", "no-such"]) == 2
-    assert "there is no task 'no-such'; there are movielens-lr" in capsys.readouterr().err
+    assert "there is no task 'no-such'; there are amazon-din" in capsys.readouterr().err
 
 
 def test_options_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
