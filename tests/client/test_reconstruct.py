@@ -211,15 +211,17 @@ def test_local_leaves_are_neither_sent_nor_kept() -> None:
     (report,) = run.rounds(1)
     held = population.submodels(("item",), ITEMS).sizes.sum()
     sent = halves.query(population, "half").submodels(("item",), ITEMS).sizes.sum()
-    assert report.bytes_down == held * SIZE * 4
-    assert (
-        report.bytes_up == sent * (SIZE * 4 + 4) + held * 4
-    )  # rows of query examples, their numbers, and S(i) once
+    wire, clients = run.shapes.wire, len(population)
+    heads = clients * wire.down({"item": 0}), clients * wire.up({"item": 0})
+    assert report.bytes_down == held * SIZE * 4 + heads[0]
+    # rows of query examples, their numbers, and S(i) once
+    named = held * 4 + clients * wire.slice({"item": 0})
+    assert report.bytes_up == sent * (SIZE * 4 + 4) + named + heads[1]
     fedavg = run_of(
         fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(epochs=1, batch=3)), population
     )
     (report,) = fedavg.rounds(1)
-    assert report.bytes_up == held * (SIZE * 4 + 4 + 4)
+    assert report.bytes_up == held * (SIZE * 4 + 4) + named + heads[1]
 
 
 def test_clients_without_query_change_nothing() -> None:

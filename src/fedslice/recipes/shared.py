@@ -28,10 +28,13 @@ def compose(
     reduce: Reduce | None = None,
     survey: Client | None = None,
 ) -> Algorithm:
-    """Client, stages, mean and server as an algorithm."""
+    """Client, stages, mean and server as an algorithm; stages that act on the sum stand after the
+    mean, the others before it."""
     check_heat(local.model, heat)
     mean = parts.mean(weights, heat, coefficient)
-    return algorithm(local, [*stages, mean], server, reduce, name, survey)
+    before = [stage for stage in stages if not stage.on_sum]
+    after = [stage for stage in stages if stage.on_sum]
+    return algorithm(local, [*before, mean, *after], server, reduce, name, survey)
 
 
 def check_heat(model: Model, heat: Heat | None) -> None:
