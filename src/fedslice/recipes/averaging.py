@@ -1,4 +1,4 @@
-"""FedAvg and FedSubAvg, with any optimizer on clients and server, and what they are compared with."""
+"""FedAvg and FedSubAvg, with any optimizer on clients and server; FedSGD and CentralSGD."""
 
 from collections.abc import Sequence
 
