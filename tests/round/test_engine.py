@@ -521,7 +521,7 @@ def test_train_needs_a_round_and_returns_the_last_report() -> None:
 )
 def test_bad_work_is_refused(settings: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        fs.recipes.fedavg(MODEL, optax.sgd(0.1), **settings)
+        fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(**settings))
 
 
 @pytest.mark.parametrize("stages", [[], [fs.stage.mean(), fs.stage.mean()]], ids=["none", "two"])

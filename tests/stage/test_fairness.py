@@ -13,7 +13,6 @@ import pytest
 from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
-from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.simulation.run import Run
 
@@ -159,16 +158,6 @@ def test_afl_lowers_the_worst_loss() -> None:
     )
     assert fair.max() < 0.6 * average.max()
     assert fair.mean() > average.mean()  # which costs the others something
-
-
-def test_afl_refuses_heat() -> None:
-    with pytest.raises(InputError, match="AFL changes the clients' weights as it goes"):
-        fs.recipes.afl(logistic(), optax.sgd(0.1), heat=people().heat(logistic()))
-
-
-def test_afl_with_uniform_weights_is_refused() -> None:
-    with pytest.raises(InputError):
-        fs.recipes.afl(logistic(), optax.sgd(0.1), weights="uniform")
 
 
 # -- superquantile ---------------------------------------------------------------------------------
