@@ -313,7 +313,7 @@ def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Pat
     ):
         assert np.array_equal(one, other)
     for a, b in zip(run.rounds(2), again.rounds(2), strict=True):
-        assert np.array_equal(a.values, b.values)
+        assert np.array_equal(a.figures.values, b.figures.values)
     assert state_bytes(again) == state_bytes(run)
 
 

@@ -122,7 +122,8 @@ def test_it_trains_at_the_published_settings() -> None:
     )
     settings = dict(task.settings)
     sampler = fs.sampling.uniform(settings.pop("cohort"))
-    method = fs.recipes.fedavg(task.model, optax.sgd(task.learning_rates[""]), **settings)
+    rate, weights = optax.sgd(task.learning_rates[""]), settings.pop("weights")
+    method = fs.recipes.fedavg(task.model, rate, fs.Work(**settings), weights=weights)
     run = fs.simulate(method, task.train, sampler=sampler)
     before = fs.evaluate(run, task.test).pooled
     assert before["loss"] == pytest.approx(np.log(10), abs=1e-5)

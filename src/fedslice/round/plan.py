@@ -199,7 +199,7 @@ class Planner:
         self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray
     ) -> Drawn:
         """The batches of one phase."""
-        work = work._replace(batch=self.capacity[f"batch {phase}"])
+        work = work._replace(batch=min(work.batch, self.capacity[f"batch {phase}"]))
         numbers = self.population.numbers[cohort].astype(np.uint64)
         first = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + numbers * MIX1
         stream = first
