@@ -31,7 +31,7 @@ from fedslice.cli.main import main
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.workloads import TASKS
 from fedslice.errors import InputError
-from fedslice.simulation import checkpoint
+from fedslice.files import sealed, writing
 from fedslice.simulation.run import Run
 
 RUN = ["run", "example1", "--set", "cohort=10", "--set", "client_rate=0.02", "--json"]
@@ -503,8 +503,8 @@ def test_saves_follow_the_clock_between_evaluations(
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        checkpoint.seal(tmp_path / "a", {}, {"x": np.zeros(3)})
-        checkpoint.atomic_write(tmp_path / "b", b"x")
+        sealed.seal(tmp_path / "a", {}, {"x": np.zeros(3)})
+        writing.atomic_write(tmp_path / "b", b"x")
     finally:
         os.umask(before)
     assert {oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()} == {"0o640"}
@@ -563,11 +563,11 @@ def test_what_safetensors_raises_names_the_file(
     def broken(*_: Any) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint, "save_file", broken)
+    monkeypatch.setattr(sealed, "save_file", broken)
     with pytest.raises(
         OSError, match=r"a\.safetensors could not be written: I/O error: No space left"
     ):
-        checkpoint.seal(tmp_path / "a.safetensors", {}, {})
+        sealed.seal(tmp_path / "a.safetensors", {}, {})
     assert not list(tmp_path.iterdir())
 
 

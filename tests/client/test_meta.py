@@ -172,9 +172,11 @@ def test_first_order_sends_query_rows_and_full_both(first_order: bool, split: st
     moved = run.table("w", np.arange(8)) != before
     both = split == "none" or not first_order
     assert moved.tolist() == [both, True] * 4
-    # values and numbers of rows, the biases, and in the first round the numbers of all 8 rows of
-    # the S(i)
-    assert report.bytes_up == (4 + 4) * (8 if both else 4) + 4 * 4 + 4 * 8
+    # values and numbers of rows, in the first round the numbers of all 8 rows of the S(i), and what
+    # a message without rows has, with the bias
+    wire, none = run.shapes.wire, {"w": 0}
+    heads = 4 * (wire.up(none) + wire.slice(none))
+    assert report.bytes_up == (4 + 4) * (8 if both else 4) + 4 * 8 + heads
 
 
 # -- local leaves, noise, corrections --------------------------------------------------------------

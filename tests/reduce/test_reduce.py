@@ -13,7 +13,7 @@ from problems import assert_params_close, logistic, people, run_of
 from scipy.optimize import minimize
 
 import fedslice as fs
-from fedslice.types import Client, Cohort, Reduce
+from fedslice.types import Client, ClientReport, Cohort, Reduce
 
 CLIENTS, UNION, WIDTH = 9, 8, 5
 EMPTY = 7  # the last place of the union is padding that nobody holds
@@ -35,6 +35,11 @@ ALIVE = [i for i in range(CLIENTS) if i != DEAD]
 # none
 
 
+def told(loss: jax.Array) -> ClientReport:
+    """A report of which a reduction may read the first loss."""
+    return ClientReport(loss, loss, jnp.ones_like(loss), jnp.ones_like(loss))
+
+
 class Updates:
     """What the clients want to send, plainly: ``table[i]`` maps rows to vectors, ``dense[i]`` is a
     vector."""
@@ -54,9 +59,9 @@ class Updates:
             dense[i] = WEIGHT[i] * self.dense[i]
         values = {"update": {"w": jnp.asarray(table), "b": jnp.asarray(dense)}}
         tags = {"update": {"w": "w", "b": ""}}
-        metrics = {"start_loss": jnp.asarray(self.loss)}
+        report = told(jnp.asarray(self.loss))
         return Cohort(
-            values, jnp.asarray(WEIGHT), metrics, tags, {"w": jnp.asarray(places)}, {"w": UNION}
+            values, jnp.asarray(WEIGHT), report, tags, {"w": jnp.asarray(places)}, {"w": UNION}
         )
 
     def holders(self, row: int) -> list[int]:
@@ -325,7 +330,12 @@ def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
     values = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
     places = jnp.asarray([[0, 1]] * 5 + [[2, 3]])
     cohort = Cohort(
-        {"update": jnp.asarray(values)}, jnp.ones(6), {}, {"update": "w"}, {"w": places}, {"w": 4}
+        {"update": jnp.asarray(values)},
+        jnp.ones(6),
+        told(jnp.zeros(6)),
+        {"update": "w"},
+        {"w": places},
+        {"w": 4},
     )
     out = np.asarray(jax.jit(lambda: fs.reduce.krum(0.2).apply(cohort)[0]["update"])())
     assert np.all(out[:2] != 0)
@@ -333,8 +343,8 @@ def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
 
 
 def test_worst_share_is_not_rounded_up_by_32_bits() -> None:
-    loss = {"start_loss": jnp.arange(50.0)}
-    cohort = Cohort({"b": jnp.ones((50, 1))}, jnp.ones(50), loss, {"b": ""}, {}, {})
+    report = told(jnp.arange(50.0))
+    cohort = Cohort({"b": jnp.ones((50, 1))}, jnp.ones(50), report, {"b": ""}, {}, {})
     assert float(fs.reduce.worst(0.3).apply(cohort)[1]) == 15
 
 
@@ -428,7 +438,9 @@ def test_clients_are_judged_by_their_updates_alone(reduction: Any) -> None:
     results = []
     for scale in (0.0, 1e4):
         values = {"update": update, "steps": jnp.asarray(scale * rng.random(7).astype(np.float32))}
-        cohort = Cohort(values, jnp.ones(7), {}, {"update": "", "steps": ""}, {}, {})
+        cohort = Cohort(
+            values, jnp.ones(7), told(jnp.zeros(7)), {"update": "", "steps": ""}, {}, {}
+        )
         results.append(np.asarray(reduction.apply(cohort)[0]["update"]))
     np.testing.assert_allclose(*results, rtol=1e-6)
 
@@ -436,6 +448,8 @@ def test_clients_are_judged_by_their_updates_alone(reduction: Any) -> None:
 @pytest.mark.parametrize("shape", [(), (7,), (40, 50)])  # the last is added client by client
 def test_dense_leaves_are_summed_whatever_their_size(shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).normal(size=(6, *shape)).astype(np.float32)
-    cohort = Cohort({"update": jnp.asarray(values)}, jnp.ones(6), {}, {"update": ""}, {}, {})
+    cohort = Cohort(
+        {"update": jnp.asarray(values)}, jnp.ones(6), told(jnp.zeros(6)), {"update": ""}, {}, {}
+    )
     found = fs.reduce.total().apply(cohort)[0]["update"]
     np.testing.assert_allclose(found, values.astype(np.float64).sum(0), rtol=1e-5, atol=1e-6)

@@ -160,7 +160,6 @@ def test_afl_lowers_the_worst_loss() -> None:
     assert fair.mean() > average.mean()  # which costs the others something
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("setting", ["heat", "weights"])
 def test_afl_makes_its_weights_itself(setting: str) -> None:
     """It has no such arguments, and a heat's coefficients would need weights that stay."""
@@ -168,8 +167,6 @@ def test_afl_makes_its_weights_itself(setting: str) -> None:
         fs.recipes.afl(logistic(), optax.sgd(0.1), **{setting: "uniform"})
 
 
-=======
->>>>>>> recipes
 # -- superquantile ---------------------------------------------------------------------------------
 
 
