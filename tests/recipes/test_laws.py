@@ -337,10 +337,12 @@ def test_a_client_without_data_is_nothing(name: str) -> None:
 @all_recipes
 def test_padding_is_nothing(name: str) -> None:
     run = trained(name, rounds=0)
-    exact = dict(run.planner.capacity)
-    run.planner.capacity = {key: size + 3 for key, size in exact.items()}
+    exact = run.planner.capacity
+    # but of a batch: its room is the work that was asked for, as far as there are data
+    wide = {key: size + 3 * (not key.startswith("batch")) for key, size in exact.items()}
+    run.planner.capacity = dict(wide)
     reports = list(run.rounds(3))
-    assert run.planner.capacity == {key: size + 3 for key, size in exact.items()}
+    assert run.planner.capacity == wide
     assert reports[-1].failed == 0
     assert_params_close(run.params(), base(name).params)
 
@@ -429,7 +431,7 @@ def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Pat
     ):
         assert np.array_equal(one, other)
     for a, b in zip(run.rounds(2), again.rounds(2), strict=True):
-        assert np.array_equal(a.values, b.values)
+        assert np.array_equal(a.figures.values, b.figures.values)
     assert state_bytes(again) == state_bytes(run)
 
 

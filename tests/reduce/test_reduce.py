@@ -13,7 +13,7 @@ from problems import assert_params_close, logistic, people, run_of
 from scipy.optimize import minimize
 
 import fedslice as fs
-from fedslice.types import Client, Cohort, Reduce
+from fedslice.types import Client, ClientReport, Cohort, Reduce
 
 CLIENTS, UNION, WIDTH = 9, 8, 5
 EMPTY = 7  # the last place of the union is padding that nobody holds
@@ -54,9 +54,9 @@ class Updates:
             dense[i] = WEIGHT[i] * self.dense[i]
         values = {"update": {"w": jnp.asarray(table), "b": jnp.asarray(dense)}}
         tags = {"update": {"w": "w", "b": ""}}
-        metrics = {"start_loss": jnp.asarray(self.loss)}
+        report = ClientReport(*[jnp.asarray(self.loss)] * 4)
         return Cohort(
-            values, jnp.asarray(WEIGHT), metrics, tags, {"w": jnp.asarray(places)}, {"w": UNION}
+            values, jnp.asarray(WEIGHT), report, tags, {"w": jnp.asarray(places)}, {"w": UNION}
         )
 
     def holders(self, row: int) -> list[int]:
@@ -333,8 +333,8 @@ def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
 
 
 def test_worst_share_is_not_rounded_up_by_32_bits() -> None:
-    loss = {"start_loss": jnp.arange(50.0)}
-    cohort = Cohort({"b": jnp.ones((50, 1))}, jnp.ones(50), loss, {"b": ""}, {}, {})
+    report = ClientReport(*[jnp.arange(50.0)] * 4)
+    cohort = Cohort({"b": jnp.ones((50, 1))}, jnp.ones(50), report, {"b": ""}, {}, {})
     assert float(fs.reduce.worst(0.3).apply(cohort)[1]) == 15
 
 
