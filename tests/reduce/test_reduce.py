@@ -286,6 +286,17 @@ def test_the_quorum_is_ten_unless_said_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "count", "cut"), [(0.42, 150, 63), (0.3, 10, 3), (0.29, 100, 29)]
+)
+def test_shares_are_not_rounded_down_by_32_bits(share: float, count: int, cut: int) -> None:
+    """0.42 of 150 are 63, though 62.999996 in 32 bits.  So many zeros and so many large numbers are
+    cut off, and ones are left."""
+    sent = [0.0] * cut + [1.0] * (count - 2 * cut) + [1e6] * cut
+    total, weight = fs.reduce.trimmed(share, quorum=0).apply(numbers(*sent))
+    assert float(total["update"] / weight) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
     "reduce",
     [
         fs.reduce.total(),
