@@ -250,3 +250,24 @@ def test_the_heat_of_fresh_halves() -> None:
     assert heat.coefficient("w", np.arange(3), "examples").tolist() == [2, 1, 1]
     fixed = sent_heat(population, "half", model)
     assert fixed.examples == query(population, "half").heat(model).examples == 2
+
+
+def test_the_heat_of_query_examples_of_all_rows_and_of_clients_drawn_by_examples() -> None:
+    """By time client 0 has items 0 and 1 as support, 1 as query; client 1 has 1 as support and 2 as
+    query; client 2 has one example, which is support.  Rows of query examples are 1 and 2; full
+    MAML sends rows of support too, with as much behind them; clients drawn in proportion to their
+    examples count for all of them, 3 and 2, if they have a query."""
+    model = fs.Model(lambda key: {}, lambda p, b: b["x"], {"w": fs.Table(rows=4, fields="item")})
+    population = Population.from_arrays(
+        [0, 0, 0, 1, 1, 2], item=[0, 1, 1, 1, 2, 3], time=np.arange(6), x=np.zeros(6)
+    )
+    plain = sent_heat(population, "time", model)
+    assert plain.ids["w"].tolist() == [1, 2]
+    assert (plain.clients, plain.examples) == (2, 2)
+    whole = sent_heat(population, "time", model, all_rows=True)
+    assert whole.ids["w"].tolist() == [0, 1, 2]
+    assert whole.mass["w"].tolist() == [[1, 1], [2, 2], [1, 1]]
+    assert (whole.clients, whole.examples) == (2, 2)
+    drawn = sent_heat(population, "time", model, all_rows=True, drawn=True)
+    assert drawn.mass["w"].tolist() == [[1, 3], [2, 5], [1, 2]]
+    assert (drawn.clients, drawn.examples) == (2, 5)

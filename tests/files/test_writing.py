@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from fedslice.errors import InputError, WriteError
+from fedslice.errors import CheckpointError, InputError, WriteError
 from fedslice.files.sealed import load, raw, seal
 from fedslice.files.writing import atomic_write, replacing, writing
 
@@ -81,3 +83,26 @@ def test_arrays_of_any_layout_are_sealed(tmp_path: Path) -> None:
     about, found = load(tmp_path / "f")
     assert about["a"] == 1
     assert all(np.array_equal(found[name], leaf) for name, leaf in leaves.items())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"b": np.arange(4, dtype=np.int32)},
+        {"a": np.arange(4, dtype=np.int32).view(np.float32)},
+        {"a": np.arange(4, dtype=np.int32).reshape(2, 2)},
+        {"a": np.array([0, 1, 2, 4], np.int32)},
+    ],
+    ids=["name", "type", "shape", "value"],
+)
+def test_the_checksum_is_of_names_types_shapes_and_values(
+    changed: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """The same bytes under another name, or read as something else, are not what was sealed."""
+    file = tmp_path / "f"
+    seal(file, {}, {"a": np.arange(4, dtype=np.int32)})
+    with safe_open(file, "np") as handle:
+        header = handle.metadata()
+    save_file(changed, file, header)
+    with pytest.raises(CheckpointError, match="checksum does not match"):
+        load(file)

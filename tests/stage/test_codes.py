@@ -70,6 +70,7 @@ def places(*numbers: int) -> bytes:
         (places(3, 200), "beyond the last number"),
         (places(3, 2**32 - 1), "beyond the last number"),
     ],
+    ids=["twice", "descending", "past the end", "far past the end"],
 )
 def test_places_that_no_code_has_are_refused(data: bytes, words: str) -> None:
     blank = Kept(np.zeros(200, np.float32), np.zeros(200, bool))
