@@ -66,3 +66,19 @@ def test_a_program_is_told_apart_by_single_numbers_that_it_computes_with() -> No
     found = [program(heat=heat_of(hot)) for hot in (None, 0, 1, 200)]
     assert len(set(found)) == 4
     assert program(heat=heat_of(200)) == found[3]
+
+
+def test_a_program_does_not_know_where_functions_lie_in_memory() -> None:
+    """Rules for derivatives are Python functions, elsewhere in every process, and some versions of
+    JAX print where."""
+
+    def built() -> Any:
+        @jax.custom_jvp
+        def square(x: jax.Array) -> jax.Array:
+            return x**2
+
+        square.defjvp(lambda at, along: (at[0] ** 2, 2 * at[0] * along[0]))
+        return lambda message: square(message.weight)
+
+    weights = [built(), built()]  # both alive, so in different places
+    assert len({program(weights=each) for each in weights}) == 1

@@ -125,6 +125,13 @@ def test_largest_keeps_exactly_its_share_of_what_is_not_zero(share: float, kept:
     assert packed(fs.stage.largest(share), VALUES) == 4 + 4 * kept + 1  # a mask of 8 bits
 
 
+@pytest.mark.parametrize(("share", "count", "kept"), [(0.3, 50, 15), (0.15, 100, 15)])
+def test_largest_is_not_rounded_up_by_32_bits(share: float, count: int, kept: int) -> None:
+    """0.3 of 50 are 15, though 15.000001 in 32 bits."""
+    sent = compressed(fs.stage.largest(share), jnp.arange(1.0, count + 1))
+    assert np.count_nonzero(sent) == kept
+
+
 def test_few_kept_numbers_tell_their_places_and_many_a_mask() -> None:
     """Of 1,000 numbers, 4 bytes for each place below 32 kept ones, 125 bytes of mask above."""
     values = jax.random.normal(jax.random.key(0), (1000,))
