@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedslice as fs
-from fedslice.round.engine import _summary
+from fedslice.round.engine import Engine, _summary
+from fedslice.round.plan import Own, Shared
 from fedslice.round.protocol import (
     SERVER,
     Invitation,
@@ -167,3 +169,50 @@ def test_losses_of_a_round_are_by_the_examples_gone_through() -> None:
         "failed": 2,
     }
     assert float(_summary(report(2))["loss"]) == 0
+
+
+def test_the_engine_gives_keys_by_round_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's by its number, the server's by its own, both of the round."""
+    engine: Any = Engine.__new__(Engine)
+    engine.algorithm, engine.tags = None, SimpleNamespace(values=None)
+    key, shared = jax.random.key(2), Shared(jnp.uint32(3), {})
+    client: Any = SimpleNamespace(number=jnp.uint32(5), weight=jnp.float32(4))
+    data, own = engine._given(client, (), shared, key)
+    assert data_of(own) == data_of(key_of(key, jnp.uint32(3), 5))
+    assert (int(data.round), float(data.examples)) == (3, 4)
+    seen: list[tuple[int, ...]] = []
+
+    def concluding(algorithm: Any, working: Any, found: Any, total: Any, key: Any) -> Any:
+        seen.append(data_of(key))
+        return working, jnp.float32(7)
+
+    monkeypatch.setattr("fedslice.round.engine.gather", lambda *given: None)
+    monkeypatch.setattr("fedslice.round.engine.conclude", concluding)
+    everybody: Any = SimpleNamespace(sent={}, places={})
+    messages = Message({}, jnp.ones(2), report(2, failed=jnp.zeros(2)))
+    _, figures = engine._finish((), (), messages, (), shared, everybody, key)
+    assert seen == [data_of(key_of(key, jnp.uint32(3), SERVER))]
+    assert float(figures.values[-1]) == 7
+
+
+@pytest.mark.parametrize(
+    ("clients", "threads", "unit", "size"), [(5, 2, 2, 4), (5, 2, 1, 3), (4, 1, 3, 6), (6, 3, 2, 2)]
+)
+def test_parts_are_whole_units_and_come_back_in_order(
+    clients: int, threads: int, unit: int, size: int
+) -> None:
+    """The last client fills the last parts, and its copies are dropped."""
+    engine: Any = Engine.__new__(Engine)
+    engine.threads, engine.unit, engine.pool = threads, unit, None
+    place = np.arange(clients, dtype=np.int32)
+    own = Own(place, place, place, (), {}, {}, {})
+    given: list[list[int]] = []
+
+    def train(part: Own) -> jax.Array:
+        given.append(np.asarray(part.place).tolist())
+        return jnp.asarray(part.place) * 10
+
+    found = engine.in_parts(train, own)
+    assert [len(part) for part in given] == [size] * threads
+    assert np.concatenate(given)[clients:].tolist() == [clients - 1] * (size * threads - clients)
+    assert found.tolist() == (place * 10).tolist()

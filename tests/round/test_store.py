@@ -288,3 +288,18 @@ def test_a_store_in_memory_refuses_what_does_not_fit_as_well() -> None:
             store.restore({"['b']": wrong})
     store.restore({"['b']": np.ones(3, np.float32)})
     assert store.snapshot()["['b']"].tolist() == [1, 1, 1]
+
+
+def test_rows_of_one_table_are_made_without_those_of_another(tmp_path: Path) -> None:
+    """Users' rows are first touched in one round, items' in the next."""
+
+    def make(ids: Any) -> Any:
+        return {name: np.asarray(ids[name], np.float32) + 0.5 for name in ("user", "item")}
+
+    ids = {"user": np.array([1, 2]), "item": np.array([10, 20, 30])}
+    store = DiskStore(make, {"user": "user", "item": "item"}, ids, tmp_path)
+    none = np.zeros(0, np.int64)
+    assert store.take({"user": np.array([1]), "item": none})["user"].tolist() == [2.5]
+    assert not store.written["item"].any()
+    assert store.take({"user": none, "item": np.array([2, 0])})["item"].tolist() == [30.5, 10.5]
+    assert store.take({"user": np.array([0, 1]), "item": none})["user"].tolist() == [1.5, 2.5]

@@ -99,3 +99,11 @@ def test_an_invitation_comes_back() -> None:
     assert float(back["b"]) == 7
     with pytest.raises(InputError, match="more than its leaves need"):
         wire().unpack_invitation(data + b"x", {"w": 2})
+
+
+def test_without_tables_there_is_nothing_to_name() -> None:
+    dense = Layout({"b": ""}, {"b": like()})
+    none = Wire({}, dense, Layout((), ()), dense, [])
+    assert none.slice({}) == 0
+    assert none.up({}) == HEAD.size + TOLD.size + 4
+    assert none.down({}) == HEAD.size + COUNT + 4

@@ -12,7 +12,7 @@ from problems import run_of
 
 import fedslice as fs
 from fedslice.errors import DivergedError, InputError
-from fedslice.model import Model
+from fedslice.model import Model, Table
 from fedslice.round.engine import Figures
 from fedslice.simulation.report import Report
 from fedslice.simulation.run import LAG, Run
@@ -156,3 +156,30 @@ def test_reports_read_their_own_figures() -> None:
     assert (one.start_loss, one.loss, one.failed, one.update_norm) == (2.0, 3.0, 1, 4.0)
     assert str(one) == "round 7: 3 clients, 1 failed, loss 3.0000"
     assert str(report()) == "round 7: 3 clients, loss 1.0000"
+
+
+def sliced(**settings: Any) -> Run:
+    """Three clients that hold the rows 0 and 1, 1, and 2 to 4."""
+    model = Model(
+        lambda key: {}, lambda p, b: (p["w"][b["item"]] - 1) ** 2, {"w": Table(9, "item")}
+    )
+    people = fs.Population.from_arrays([0, 0, 1, 2, 2, 2], item=[0, 1, 1, 2, 3, 4])
+    settings = {"sampler": fs.sampling.uniform(1), **settings}
+    return run_of(fs.recipes.fedavg(model, optax.sgd(0.1), steps=1, batch=1), people, **settings)
+
+
+def test_a_client_names_its_rows_once_in_a_life_of_the_run() -> None:
+    """12 bytes and 4 for each row; drawn twice in its first round it still says so once.  Back in
+    round 0, from a checkpoint, nobody has been there."""
+    run = sliced()
+    named = []
+    for run.round, cohort in enumerate(([0, 1], [1, 2, 2], [0, 1, 2])):
+        named.append(run._introduced(np.array(cohort)))
+    assert named == [12 + 8 + 12 + 4, 12 + 12, 0]
+    run.round = 0
+    assert run._introduced(np.array([0])) == 12 + 8
+
+
+def test_rounds_over_all_rows_are_another_run() -> None:
+    rows = [sliced(rows=rows).identity["rows"] for rows in (None, "held", "all")]
+    assert rows == ["touched", "held", "all"]

@@ -429,3 +429,13 @@ def test_feedback_converges_where_biased_compression_stalls() -> None:
         ends.append(np.asarray(run_of(method, population, 150).params()["x"]))
     np.testing.assert_allclose(ends[0], [0, 0], atol=1e-5)
     np.testing.assert_allclose(ends[1], [0, 1], atol=0.1)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-12, 1e12, 1e25])
+def test_quantise_does_not_depend_on_the_size_of_the_numbers(size: float) -> None:
+    """Squares of the smallest are zero in 32 bits, and those of the largest infinite."""
+    plain = compressed(fs.stage.quantise(4), VALUES, key=2)
+    assert plain.any()
+    np.testing.assert_allclose(
+        compressed(fs.stage.quantise(4), size * VALUES, key=2) / size, plain, rtol=1e-5
+    )
