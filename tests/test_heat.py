@@ -123,6 +123,42 @@ def test_refusals_say_what_to_do() -> None:
         mean("size")
 
 
+def test_heat_of_a_larger_table_is_refused() -> None:
+    """Row 9 is the last of ten rows; a table of nine has none.  Where it says how many rows it is
+    of, they must be as many."""
+    ids, mass = {"w": np.array([3, 9])}, {"w": np.ones((2, 2))}
+    heat = Heat(4, 10.0, ids, mass)
+    for rows in (10, 11):
+        heat.check({"w": rows})
+    heat._replace(rows={"w": 10}).check({"w": 10})
+    for wrong, rows in ((heat, 9), (heat, 8), (heat._replace(rows={"w": 10}), 11)):
+        with pytest.raises(InputError, match=f"another table 'w' than the model's of {rows} rows"):
+            wrong.check({"w": rows})
+    for tables in ({"v": 10}, {"w": 10, "v": 10}):
+        with pytest.raises(InputError, match="the heat is of tables"):
+            heat.check(tables)
+    with pytest.raises(InputError, match="the model has no tables"):
+        heat.check({})
+
+
+def test_rows_between_and_beyond_the_known_have_no_coefficient() -> None:
+    heat = Heat(4, 10.0, {"w": np.array([3, 8])}, {"w": np.array([[2.0, 5.0], [1.0, 2.0]])})
+    ids = np.array([9, 8, 7, 3, 2, 0])
+    assert heat.coefficient("w", ids, "uniform").tolist() == [1, 4, 1, 2, 1, 1]
+    assert heat.coefficient("w", ids, "examples").tolist() == [1, 5, 1, 2, 1, 1]
+
+
+def test_the_hottest_row_is_in_the_last_bin() -> None:
+    """Edges are whole numbers from 1 to one above the largest heat, 21 of them by default if there
+    is room."""
+    counts = np.array([1.0, 1.0, 2.0, 1000.0])
+    heat = Heat(1000, 1e4, {"w": np.arange(4)}, {"w": np.stack([counts, counts], 1)})
+    edges, rows = heat.histogram()
+    assert (edges[0], edges[-1], rows[0], rows[-1], rows.sum()) == (1, 1001, 2, 1, 4)
+    assert np.array_equal(edges, np.unique(np.round(1001 ** (np.arange(21) / 20))))
+    assert len(heat.histogram(bins=3)[1]) == 3
+
+
 def test_heat_of_other_columns_or_another_population_is_refused_where_they_meet() -> None:
     """Rows that it does not know would get coefficient 1 without a word."""
 

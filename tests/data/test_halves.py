@@ -9,6 +9,7 @@ from fedslice.data.halves import NEITHER, QUERY, SUPPORT, assign, query, support
 from fedslice.data.halves import heat as sent_heat
 from fedslice.data.population import Population
 from fedslice.errors import InputError
+from fedslice.round.batches import check_query, pools
 from fedslice.round.plan import Planner
 from fedslice.types import Work
 
@@ -247,3 +248,51 @@ def test_the_heat_of_fresh_halves() -> None:
     assert heat.coefficient("w", np.arange(3), "examples").tolist() == [2, 1, 1]
     fixed = sent_heat(population, "half", model)
     assert fixed.examples == query(population, "half").heat(model).examples == 2
+
+
+def test_the_heat_of_query_examples_of_all_rows_and_of_clients_drawn_by_examples() -> None:
+    """By time client 0 has items 0 and 1 as support, 1 as query; client 1 has 1 as support and 2 as
+    query; client 2 has one example, which is support.  Rows of query examples are 1 and 2; full
+    MAML sends rows of support too, with as much behind them; clients drawn in proportion to their
+    examples count for all of them, 3 and 2, if they have a query."""
+    model = fs.Model(lambda key: {}, lambda p, b: b["x"], {"w": fs.Table(rows=4, fields="item")})
+    population = Population.from_arrays(
+        [0, 0, 0, 1, 1, 2], item=[0, 1, 1, 1, 2, 3], time=np.arange(6), x=np.zeros(6)
+    )
+    plain = sent_heat(population, "time", model)
+    assert plain.ids["w"].tolist() == [1, 2]
+    assert (plain.clients, plain.examples) == (2, 2)
+    whole = sent_heat(population, "time", model, all_rows=True)
+    assert whole.ids["w"].tolist() == [0, 1, 2]
+    assert whole.mass["w"].tolist() == [[1, 1], [2, 2], [1, 1]]
+    assert (whole.clients, whole.examples) == (2, 2)
+    drawn = sent_heat(population, "time", model, all_rows=True, drawn=True)
+    assert drawn.mass["w"].tolist() == [[1, 3], [2, 5], [1, 2]]
+    assert (drawn.clients, drawn.examples) == (2, 5)
+
+
+def test_fresh_halves_and_what_is_drawn_from_them_are_independent() -> None:
+    """One example of the support of four, in 2,400 rounds: 6 halves times 2 examples, 200 times
+    each; 11 degrees of freedom, 0.02 % beyond 35."""
+    population = people(counts=(3, 4))
+    works = [
+        Work(steps=1, batch=1, part="support", split="fresh"),
+        Work(epochs=1, batch=4, part="query", split="fresh"),
+    ]
+    planner = Planner(population, {"w": population.submodels(("item",), ROWS)}, works, seed=3)
+    found = []
+    for round in range(2400):
+        ((one,),), (asked,) = (part for part in halves(planner, round, np.array([1])))
+        found.append((one, *sorted(asked)))
+    counts = np.unique(found, axis=0, return_counts=True)[1]
+    assert len(counts) == 12
+    assert ((counts - 200) ** 2 / 200).sum() < 35
+
+
+def test_only_where_nobody_has_a_query_is_it_refused() -> None:
+    works = [Work(steps=1, batch=1, part=part, split="time") for part in ("support", "query")]
+    some = Population.from_arrays([0, 0, 1], time=[1, 2, 3])  # client 1 has none
+    check_query(works, pools(some, works))
+    nobody = Population.from_arrays([0, 1], time=[1, 2])
+    with pytest.raises(InputError, match="no client has a query example with split='time'"):
+        check_query(works, pools(nobody, works))

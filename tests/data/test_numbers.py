@@ -84,3 +84,12 @@ def test_keys_hang_on_numbers() -> None:
     whole = run_of(method, population, 1).memory[0].leaves["l"]
     alone = run_of(method, population.subset(np.array([3])), 1).memory[0].leaves["l"]
     np.testing.assert_allclose(alone[0], whole[3], rtol=1e-6)
+
+
+def test_plans_tell_numbers_and_places() -> None:
+    """Keys hang on the number, memory is kept by place."""
+    few = people().subset(np.array([3, 5]))
+    planner = Planner(few, few.spaces(logistic()), WORKS, seed=3)
+    plan, _ = planner.plan(0, np.array([0, 1]))
+    assert plan.own.number.tolist() == [3, 5]
+    assert plan.own.place.tolist() == [0, 1]

@@ -8,7 +8,7 @@ import pandas
 import pytest
 from problems import logistic, people
 
-from fedslice.data.population import Population
+from fedslice.data.population import Population, numeric
 from fedslice.errors import InputError
 from fedslice.model import Model, Table
 
@@ -234,3 +234,59 @@ def test_a_split_that_leaves_nothing_on_one_side_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         Population.from_arrays([0, 0, 1], t=[10.0, 20.0, 30.0]).split(**how)
+
+
+def test_many_examples_keep_their_order_too() -> None:
+    """Sorts that are not stable are so for a few."""
+    owner = np.random.default_rng(0).integers(0, 3, 1000)
+    population = Population.from_arrays(owner, x=np.arange(1000))
+    assert all(values == sorted(values) for values in rows_of(population).values())
+
+
+def test_clients_without_data_do_not_count_whatever_is_said_of_them() -> None:
+    whole = people()
+    emptied = whole.select(whole.owners != 2)
+    counts = np.array([5, 1, 7, 2, 9, 1, 3])
+    heat = emptied.heat(logistic(), counts)
+    assert (heat.clients, heat.examples) == (6, 21)
+
+
+def test_another_seed_is_another_split_and_another_sample() -> None:
+    """Of 29 examples, the same 9 in five of five seeds would be no chance."""
+    whole = people()
+    for draw in (
+        lambda seed: whole.split(clients=0.5, seed=seed)[1].clients,
+        lambda seed: whole.split(examples=0.3, seed=seed)[1].columns["x"],
+        lambda seed: whole.sample(9, seed=seed).columns["x"],
+    ):
+        assert len({tuple(np.asarray(draw(seed)).tolist()) for seed in range(5)}) > 1
+        assert np.array_equal(draw(3), draw(3))
+
+
+def test_names_of_rows_go_along() -> None:
+    names = {"item": np.array(["a", "b", "c"])}
+    whole = Population.from_arrays([0, 0, 1, 2], names, item=[0, 1, 2, 0])
+    parts = [
+        whole.select(whole.columns["item"] > 0),
+        whole.subset(np.array([1])),
+        whole.renumbered(),
+        whole.sample(2),
+        whole.pool(),
+        *whole.split(examples=0.5),
+        *whole.split(clients=0.5),
+    ]
+    assert all(part.names["item"] is names["item"] for part in parts)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.uint32])
+def test_whole_numbers_up_to_31_bits_are_computed_with(kind: type) -> None:
+    most = 2**31 - 1
+    assert numeric("x", np.array([0, most], kind)).tolist() == [0, most]
+    with pytest.raises(InputError, match="'x' has whole numbers beyond 32 bits"):
+        numeric("x", np.array([0, most + 1], kind))
+
+
+def test_negative_whole_numbers_too() -> None:
+    assert numeric("x", np.array([-(2**31)])).tolist() == [-(2**31)]
+    with pytest.raises(InputError, match="beyond 32 bits"):
+        numeric("x", np.array([-(2**31) - 1]))

@@ -74,3 +74,27 @@ def test_too_large_a_cohort_is_refused_with_advice(sampler: Sampler) -> None:
         InputError, match=r"41 was asked of 40.*smaller or take all of them \(sampling.full"
     ):
         sampler.cohort(0, 0, ONES)
+
+
+def test_another_seed_is_no_other_round() -> None:
+    """Runs with seeds 3 and 4 must not meet the same cohorts one round apart."""
+    sampler = uniform(7)
+    for seed in range(5):
+        assert not np.array_equal(sampler.cohort(seed, 1, ONES), sampler.cohort(seed + 1, 0, ONES))
+
+
+def test_the_share_that_takes_part() -> None:
+    """On average, and never more than all: weighted draws may be more than there are clients."""
+    assert [uniform(5).rate(n) for n in (3, 5, 20)] == [1.0, 1.0, 0.25]
+    assert weighted(9).rate(3) == full().rate(3) == 1.0
+    assert poisson(0.5).rate(10) == 0.05
+    assert uniform(5).rate(0) == 1.0
+
+
+def test_poisson_draws_all_alike_whatever_their_examples() -> None:
+    """2,000 rounds, each client 500 times, standard deviation 19.4: within 4 of them."""
+    counts = np.array([1] * 20 + [9] * 20)
+    drawn = np.bincount(
+        np.concatenate([poisson(10).cohort(2, r, counts) for r in range(2000)]), minlength=40
+    )
+    assert np.abs(drawn - 500).max() < 80

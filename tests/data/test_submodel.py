@@ -8,7 +8,8 @@ from fedslice.data.submodel import index
 from fedslice.errors import InputError
 
 
-def check(columns: dict[str, np.ndarray], offsets: np.ndarray, rows: int) -> None:
+def check(columns: dict[str, np.ndarray], offsets: np.ndarray | list[int], rows: int) -> None:
+    offsets = np.asarray(offsets)
     got = index(columns, offsets, rows)
     clients = len(offsets) - 1
     sets = [
@@ -75,6 +76,19 @@ def test_padding_of_any_negative_number_and_nothing_but_padding() -> None:
     check({"h": np.array([[-1, -(2**40)], [-7, -1], [-1, -1]])}, np.array([0, 1, 1, 3]), 5)
 
 
+def test_padding_of_any_negative_number_at_one_client() -> None:
+    """One client alone is found by marks, where -3 would be the third row from the end."""
+    check({"h": np.array([[-1, 4], [-3, 0], [-2, -2]]), "i": np.array([0, -4, 4])}, [0, 3], 5)
+    check({"h": np.array([-2, -3])}, [0, 2], 5)
+
+
+def test_clients_times_rows_beyond_32_bits() -> None:
+    """Three clients of 10^9 rows each are told apart by numbers up to 3 10^9: more than 31 bits,
+    though not more than 32."""
+    rows = 10**9
+    check({"h": np.array([rows - 1, 5, rows - 1, 5, 0, rows - 2])}, [0, 2, 4, 6], rows)
+
+
 def test_first_and_last_row() -> None:
     check({"h": np.array([0, 4, 4, 0])}, np.array([0, 1, 2, 4]), 5)
 
@@ -107,6 +121,7 @@ def test_a_million_examples() -> None:
             np.array([0, 1, 7]),
             r"'item' has id 7 \(first too large in example 2\).*table has 5 rows",
         ),
+        (np.array([0, 5, 1]), r"'item' has id 5 \(first too large in example 1\)"),
         (np.array([0.0, 1.0, 2.0]), r"'item' indexes a table and must hold integers, got float64"),
         (np.array([True, False, True]), r"must hold integers, got bool"),
     ],
@@ -126,3 +141,13 @@ def test_tables_of_any_number_of_rows(rows: int) -> None:
         np.arange(41),
         rows,
     )
+
+
+def test_rounds_over_all_rows_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are then the rows themselves."""
+    monkeypatch.setattr(submodel, "WHOLE", 6)
+    found = index({"h": np.array([5, 2, 2])}, np.array([0, 2, 3]), 6)
+    assert found.whole(6).ids.tolist() == list(range(6))
+    assert found.whole(6).slots.tolist() == [2, 5, 2]
+    with pytest.raises(InputError, match="7 rows is too large for rounds over all of its rows"):
+        found.whole(7)

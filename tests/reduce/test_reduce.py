@@ -243,6 +243,91 @@ def test_geometric_median_minimises_the_sum_of_distances() -> None:
     )  # the default 8 steps go most of the way
 
 
+def numbers(*values: float, **extra: Any) -> Cohort:
+    """Clients of weight one that send a dense number each."""
+    column = jnp.asarray(values, jnp.float32)
+    count = len(values)
+    report = ClientReport(*[jnp.zeros(count)] * 4)
+    tags = {"update": "", **dict.fromkeys(extra, "")}
+    along = {name: jnp.asarray(given, jnp.float32) for name, given in extra.items()}
+    return Cohort({"update": column, **along}, jnp.ones(count), report, tags, {}, {})
+
+
+def weiszfeld(values: list[float], steps: int) -> float:
+    """From zero: the mean by one over the distance, so many times."""
+    centre = 0.0
+    for _ in range(steps):
+        trust = [1 / max(abs(value - centre), 1e-6) for value in values]
+        centre = sum(t * v for t, v in zip(trust, values, strict=True)) / sum(trust)
+    return centre
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+def test_geometric_takes_as_many_steps_as_it_is_told(steps: int) -> None:
+    """Of 1, 2, 6 from zero by hand: trust 1, 1/2, 1/6, so 3 / (5 / 3) = 1.8 after one step."""
+    assert weiszfeld([1.0, 2.0, 6.0], 1) == pytest.approx(1.8)
+    total, weight = fs.reduce.geometric(steps).apply(numbers(1.0, 2.0, 6.0))
+    assert float(total["update"] / weight) == pytest.approx(weiszfeld([1, 2, 6], steps), rel=1e-4)
+    if steps == 8:  # the default
+        again, _ = fs.reduce.geometric().apply(numbers(1.0, 2.0, 6.0))
+        assert float(again["update"]) == float(total["update"])
+
+
+def test_what_comes_along_with_updates_is_not_bounded_as_they_are() -> None:
+    """Three clients are below the quorum: updates 1, 2, 30 are cut to the median norm 2, of which
+    the median is 2; steps taken are numbers of their own, whose median is 7."""
+    total, _ = fs.reduce.median(quorum=10).apply(numbers(1.0, 30.0, 2.0, steps=[7.0, 7.0, 5.0]))
+    assert float(total["update"]) == pytest.approx(3 * 2)
+    assert float(total["steps"]) == pytest.approx(3 * 7)
+
+
+def test_the_quorum_is_ten_unless_said_otherwise() -> None:
+    """Of nine holders a number 100 times as large is bounded first, of ten it is not; the mean of
+    what is left shows which."""
+    for count, kept in ((9, 1.0), (10, 100.0)):
+        sent = [1.0] * (count - 1) + [100.0]
+        total, weight = fs.reduce.trimmed(1e-3).apply(numbers(*sent))
+        assert float(total["update"] / weight) == pytest.approx((count - 1 + kept) / count)
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "cut"), [(0.42, 150, 63), (0.3, 10, 3), (0.29, 100, 29)]
+)
+def test_shares_are_not_rounded_down_by_32_bits(share: float, count: int, cut: int) -> None:
+    """0.42 of 150 are 63, though 62.999996 in 32 bits.  So many zeros and so many large numbers are
+    cut off, and ones are left."""
+    sent = [0.0] * cut + [1.0] * (count - 2 * cut) + [1e6] * cut
+    total, weight = fs.reduce.trimmed(share, quorum=0).apply(numbers(*sent))
+    assert float(total["update"] / weight) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        fs.reduce.total(),
+        fs.reduce.trimmed(0.2),
+        fs.reduce.median(),
+        fs.reduce.geometric(),
+        fs.reduce.krum(0.2, keep=3),
+        fs.reduce.worst(0.5),
+    ],
+    ids=lambda reduce: reduce.name,
+)
+def test_what_stands_in_padding_is_nothing(reduce: Reduce) -> None:
+    """A client does not send rows that it only read: their places are past the end, whatever stands
+    in them."""
+    updates = Updates()
+    clean = updates.cohort()
+    padding = (clean.places["w"] >= UNION)[:, :, None]
+    noise = jnp.where(padding, 50.0, clean.values["update"]["w"])
+    dirty = clean._replace(values={"update": {**clean.values["update"], "w": noise}})
+    assert padding.any()
+    for one, other in zip(
+        *(jax.tree.leaves(reduce.apply(cohort)) for cohort in (clean, dirty)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
 def test_one_far_update_hardly_moves_the_geometric_median() -> None:
     """A Weiszfeld step multiplies the pull of a far outlier with the share a of the weight by about
     a / (1 - a), here 1 / 15."""

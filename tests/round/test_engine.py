@@ -486,6 +486,24 @@ def test_auto_vectorises_small_clients_and_maps_large_ones() -> None:
     assert choose("debug", None, numbers=10**6, clients=50)[1] == 1
 
 
+def test_clients_are_large_from_16384_numbers_on_and_cohorts_from_a_half_million() -> None:
+    """As measured (docs/design.md)."""
+    for numbers, clients, mode in (
+        (16383, 1, "vmap"),
+        (16384, 1, "map"),
+        (1023, 512, "vmap"),
+        (1024, 512, "map"),
+    ):
+        assert choose("auto", 1, numbers=numbers, clients=clients) == (mode, 1)
+
+
+def test_as_many_threads_as_cores_or_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedslice.round.engine._cores", lambda: 4)
+    assert [choose("map", None, 10, clients)[1] for clients in (0, 1, 3, 9)] == [1, 1, 3, 4]
+    assert choose(2, None, 10, 9) == (2, 4)
+    assert choose("vmap", None, 10, 9) == ("vmap", 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -215,6 +215,93 @@ def test_shuffles_are_uniform() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 22
 
 
+def test_phases_draw_independently() -> None:
+    """Three phases of the same work draw other batches, and shuffle in other orders, each."""
+    population = people(counts=(5, 40))
+    space = {"w": population.submodels(FIELDS, ROWS)}
+    chosen = np.array([1])
+    for work in (Work(steps=3, batch=4), Work(epochs=1, batch=4)):
+        planner = Planner(population, space, [work] * 3, seed=0)
+        drawn = [
+            planner._examples(phase, work, 2, chosen, population.counts[chosen])[0].tobytes()
+            for phase in range(3)
+        ]
+        assert len(set(drawn)) == 3
+
+
+def test_room_grows_with_an_eighth_to_spare_up_to_the_most() -> None:
+    """So that the next cohorts, a little larger, do not compile anew: 16 and its eighth are 18, the
+    next size is 20."""
+    planner = planner_of(people(), WORKS[0])
+    assert [planner._grow("x", need) for need in (16, 20, 3, 21)] == [20, 20, 20, 24]
+    assert [planner._grow("y", need, most=22) for need in (16, 21, 22)] == [20, 22, 22]
+    assert planner._grow("z", 100) == bucket(112) == 112
+
+
+def test_a_batch_has_room_for_what_is_there_alone() -> None:
+    planner = planner_of(people(counts=(3, 9)), Work(steps=1, batch=50))
+    assert planner.capacity == {"batch 0": 9}
+
+
+def test_columns_are_computed_with_in_32_bits() -> None:
+    """Small integers are kept small and widened in the batch; truth is a number."""
+    population = Population.from_arrays(
+        [0, 0],
+        small=np.array([1, 255], np.uint8),
+        true=np.array([True, False]),
+        half=np.array([0.5, 1.5], np.float16),
+        long=np.array([1, 2**31 - 1]),
+        unsigned=np.array([1, 2**31 - 1], np.uint32),
+    )
+    planner = Planner(population, {}, [Work(steps=1, batch=2)], 0)
+    assert planner.plain["small"] is population.columns["small"]
+    (phase,) = planner.plan(0, np.array([0]))[0].own.phases
+    kinds = {name: column.dtype for name, column in phase.batches.items()}
+    assert {name for name, kind in kinds.items() if kind == np.float32} == {"true", "half"}
+    assert {name for name, kind in kinds.items() if kind == np.int32} == {
+        "small",
+        "long",
+        "unsigned",
+    }
+    assert phase.batches["small"][0, 0].tolist() == [1, 255]
+    assert phase.batches["true"][0, 0].tolist() == [1, 0]
+
+
+def test_weights_are_all_of_a_clients_examples_whatever_it_draws_from() -> None:
+    """Its phases say how many of them they draw from; traffic counts what all phases go through."""
+    population = people(counts=(3, 8))
+    works = [Work(epochs=1, batch=4, part=part, split="half") for part in ("support", "query")]
+    planner = Planner(population, {"w": population.submodels(FIELDS, ROWS)}, works, seed=0)
+    plan, traffic = planner.plan(0, np.arange(2))
+    assert plan.own.weight.tolist() == [3, 8]
+    assert [phase.examples.tolist() for phase in plan.own.phases] == [[2, 4], [1, 4]]
+    assert traffic.examples == 11
+
+
+def test_orders_of_any_number_of_clients_come_from_one_sort() -> None:
+    """By client first, in the uppermost bits: 3, 5, 9, 17 and 33 clients need one bit more each."""
+    for clients in (1, 2, 3, 5, 9, 17, 33):
+        population = people(counts=(6,) * clients)
+        work = Work(epochs=1, batch=6)
+        everybody = np.arange(clients)
+        drawn = planner_of(population, work)._examples(0, work, 0, everybody, population.counts)[0]
+        own = population.offsets[:-1, None] + np.arange(6)
+        assert np.array_equal(np.sort(drawn[:, 0], axis=1), own)
+
+
+def test_padding_is_of_examples_that_are_in_the_batches() -> None:
+    """With fewer steps than a pass has batches a client's first example may not come up: its rows
+    must not travel as padding."""
+    population = Population.from_arrays(np.zeros(40, int), item=np.arange(40), x=np.zeros(40))
+    work = Work(steps=2, epochs=1, batch=3)
+    planner = Planner(population, {"w": population.submodels(("item",), 40)}, [work], seed=0)
+    for round in range(5):
+        plan, traffic = planner.plan(round, np.array([0]))
+        assert plan.own.phases[0].sizes[0, :2].tolist() == [3, 3]
+        assert plan.own.phases[0].sizes.shape[1] > 2  # there is padding
+        assert traffic.rows_up["w"].tolist() == [6]
+
+
 def test_a_cohort_of_nobody_and_rounds_that_touch_no_row() -> None:
     columns = arrays()
     columns["item"][:] = -1

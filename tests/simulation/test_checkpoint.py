@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.errors import CheckpointError
-from fedslice.files.sealed import _checksum, load
+from fedslice.files.sealed import FORMAT, _checksum, load
 from fedslice.files.writing import atomic_write
 from fedslice.model import Model, Table
 from fedslice.simulation.checkpoint import NAME, fingerprint
@@ -182,6 +182,19 @@ def test_all_of_the_data_is_in_the_identity() -> None:
     assert len(fingerprints) == 4
 
 
+def test_the_same_numbers_of_other_clients_or_types_are_other_data() -> None:
+    """Boundaries between clients, names of columns, types and shapes count, not bytes alone."""
+    zeros = np.zeros(4, np.float32)
+    owners = ([0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0])
+    populations = [Population.from_arrays(owner, x=zeros) for owner in owners]
+    populations += [
+        Population.from_arrays(owners[0], y=zeros),
+        Population.from_arrays(owners[0], x=zeros.astype(np.int32)),
+        Population.from_arrays(owners[0], x=zeros[:, None]),
+    ]
+    assert len({fingerprint(people) for people in populations}) == 7
+
+
 def test_other_names_are_other_data() -> None:
     """Trained rows would come out under the new names."""
     one, other = (
@@ -204,6 +217,13 @@ def test_surplus_leaves_are_refused(tmp_path: Path) -> None:
     """As of a stateful algorithm of the same name."""
     rewrite(make(2).save(tmp_path), {}, {"memory['c']": np.zeros(3, np.float32)})
     with pytest.raises(CheckpointError, match=r"leaves that this run does not: memory\['c'\]"):
+        make().restore(tmp_path)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    """Whole and of this run, but not to be read as this version would."""
+    rewrite(make(0).save(tmp_path), {"format": FORMAT + 1}, {})
+    with pytest.raises(CheckpointError, match=rf"has format {FORMAT + 1}, this version reads"):
         make().restore(tmp_path)
 
 

@@ -70,6 +70,39 @@ def test_many_levels_are_no_compression() -> None:
     assert not compressed(fs.stage.quantise(3), jnp.zeros(4)).any()
 
 
+def test_rounding_never_goes_beyond_the_last_level() -> None:
+    """10^6 + U is rounded to a sixteenth in 32 bits, so that floor gives one level too many for one
+    key in thirty; 127 levels would be -128 in a byte then."""
+    sent = many(fs.stage.quantise(10**6), jnp.array([2.0]), 2000)
+    assert set(sent.ravel().tolist()) == {2.0}
+
+
+@pytest.mark.parametrize(
+    ("levels", "omega"), [(100, 6 / 100**2), (2, 6**0.5 / 2), (1, 6**0.5)], ids=str
+)
+def test_omega_of_quantise(levels: int, omega: float) -> None:
+    """min(d / levels^2, sqrt(d) / levels); six of the eight numbers are not zero."""
+    bound = fs.stage.quantise(levels).omega
+    assert bound is not None
+    assert float(bound(VALUES)) == pytest.approx(omega, rel=1e-6)
+
+
+def test_omega_of_random() -> None:
+    """E (v / p - v)^2 p + v^2 (1 - p) = v^2 (1 / p - 1)."""
+    bound = fs.stage.random(0.25).omega
+    assert bound is not None
+    assert float(bound(VALUES)) == 3
+    assert fs.stage.random(0.25, unbiased=False).omega is None
+
+
+def test_leaves_have_randomness_of_their_own() -> None:
+    """Of two equal leaves other numbers are kept; of 64 the same ones by a chance of 2^-64."""
+    stage = fs.stage.compress(fs.stage.random(0.5))
+    update = {"a": jnp.ones(64), "b": jnp.ones(64)}
+    sent, _ = stage.encode((), stage.remember(update, ()), a_message(update), jax.random.key(0))
+    assert not np.array_equal(sent.update["a"].kept, sent.update["b"].kept)
+
+
 @pytest.mark.parametrize(("levels", "bits"), [(1, 2), (3, 3), (7, 4), (127, 8), (128, 9)])
 def test_bytes_of_quantise(levels: int, bits: int) -> None:
     """2 levels + 1 values a number: 3, 7, 15, 255, 257 of them; then the norm in 4 bytes."""
@@ -90,6 +123,13 @@ def test_largest_keeps_exactly_its_share_of_what_is_not_zero(share: float, kept:
     expected[largest] = VALUES[largest]
     assert np.array_equal(sent, expected)
     assert packed(fs.stage.largest(share), VALUES) == 4 + 4 * kept + 1  # a mask of 8 bits
+
+
+@pytest.mark.parametrize(("share", "count", "kept"), [(0.3, 50, 15), (0.15, 100, 15)])
+def test_largest_is_not_rounded_up_by_32_bits(share: float, count: int, kept: int) -> None:
+    """0.3 of 50 are 15, though 15.000001 in 32 bits."""
+    sent = compressed(fs.stage.largest(share), jnp.arange(1.0, count + 1))
+    assert np.count_nonzero(sent) == kept
 
 
 def test_few_kept_numbers_tell_their_places_and_many_a_mask() -> None:
@@ -392,3 +432,13 @@ def test_feedback_converges_where_biased_compression_stalls() -> None:
         ends.append(np.asarray(run_of(method, population, 150).params()["x"]))
     np.testing.assert_allclose(ends[0], [0, 0], atol=1e-5)
     np.testing.assert_allclose(ends[1], [0, 1], atol=0.1)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-12, 1e12, 1e25])
+def test_quantise_does_not_depend_on_the_size_of_the_numbers(size: float) -> None:
+    """Squares of the smallest are zero in 32 bits, and those of the largest infinite."""
+    plain = compressed(fs.stage.quantise(4), VALUES, key=2)
+    assert plain.any()
+    np.testing.assert_allclose(
+        compressed(fs.stage.quantise(4), size * VALUES, key=2) / size, plain, rtol=1e-5
+    )

@@ -15,6 +15,7 @@ from problems import assert_params_close, logistic, people, run_of
 import fedslice as fs
 from fedslice.model import Model
 from fedslice.simulation.run import Run
+from fedslice.types import ClientReport, Message
 
 CENTRES = np.array(
     [[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [-0.1, 0.0], [3.0, 1.0]], np.float32
@@ -72,6 +73,42 @@ def test_qffl_is_q_fedavg(q: float) -> None:
         x = x - delta.sum(0) / h.sum()
     run = run_of(fs.recipes.qffl(model(), rate, fs.Work(steps=2, batch=1), q=q), group(), rounds)
     np.testing.assert_allclose(final(run), x, rtol=1e-4)
+
+
+def told(loss: float, weight: float = 5.0, **extra: float) -> Message:
+    """A client's message with an update of norm 5."""
+    report = ClientReport(jnp.zeros(()), jnp.float32(loss), jnp.zeros(()), jnp.zeros(()))
+    update = {"x": jnp.array([3.0, 4.0])}
+    return Message(
+        update, jnp.float32(weight), report, {k: jnp.float32(v) for k, v in extra.items()}
+    )
+
+
+def test_qffl_of_one_message() -> None:
+    """F = 3, q = 2, rate 0.5, so L = 2: F^2 L = 18 times the update; h = 2 F (2 5)^2 + L F^2 = 618,
+    by which what comes along is averaged."""
+    stage = fs.stage.qffl(2.0, 0.5)
+    sent, _ = stage.encode((), (), told(3.0, along=0.5), jax.random.key(0))
+    np.testing.assert_allclose(sent.update["x"], [54, 72], rtol=1e-6)
+    np.testing.assert_allclose([sent.weight, sent.extra["along"]], [618, 309], rtol=1e-6)
+    total, _ = stage.decode({}, sent, jax.random.key(0))
+    np.testing.assert_allclose(total.extra["along"], 0.5, rtol=1e-6)
+
+
+def test_qffl_of_a_client_without_examples_is_nothing() -> None:
+    """Nor is a round of such clients: nothing is divided by nothing."""
+    stage = fs.stage.qffl(1.0, 0.5)
+    sent, _ = stage.encode((), (), told(3.0, weight=0.0, along=0.5), jax.random.key(0))
+    for message in (sent, stage.decode({}, sent, jax.random.key(0))[0]):
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves((message.update, message.extra)))
+        assert float(message.weight) == 0
+
+
+def test_qffl_of_a_loss_of_zero_is_finite() -> None:
+    """q F^(q - 1) with q below 1 is not, at F = 0."""
+    sent, _ = fs.stage.qffl(0.5, 0.5).encode((), (), told(0.0), jax.random.key(0))
+    assert np.isfinite(sent.update["x"]).all()
+    assert 0 < float(sent.weight) < np.inf
 
 
 def test_larger_q_is_fairer() -> None:
@@ -133,6 +170,29 @@ def test_afl_ascends_the_same_way_whoever_comes(before: int) -> None:
     change, expected = np.mean(changes, axis=0), 2 / 5 * 0.3 * losses(x)
     np.testing.assert_allclose(change - change.mean(), expected - expected.mean(), atol=1e-5)
     assert np.ptp(expected) > 0.05
+
+
+def test_afl_of_one_message() -> None:
+    """The weight is exp of the log lambda before the step, which goes by rate (F - b) and stays
+    within 20 either way."""
+    stage = fs.stage.agnostic(0.5)
+    offer = {"mean_loss": jnp.float32(1.0)}
+    for before, loss, after in ((0.2, 3.0, 1.2), (19.5, 9.0, 20.0), (-19.5, -9.0, -20.0)):
+        sent, new = stage.encode(offer, jnp.float32(before), told(loss), jax.random.key(0))
+        np.testing.assert_allclose([sent.weight, new], [np.exp(before), after], rtol=1e-6)
+        assert float(sent.extra["loss"]) == loss
+    sent, _ = stage.encode(offer, jnp.float32(0.2), told(3.0, weight=0.0), jax.random.key(0))
+    assert float(sent.weight) == 0
+
+
+def test_afl_takes_the_mean_loss_of_a_round_in_which_somebody_came() -> None:
+    """A round of nobody has no mean loss; a zero in its place would make the next ascent jump."""
+    stage, state = fs.stage.agnostic(0.5), {"mean_loss": jnp.float32(1.5)}
+    for weight, expected in ((2.0, 4.0), (0.0, 1.5)):
+        mean = told(0.0, weight)._replace(extra={"loss": jnp.float32(4.0)})
+        total, after = stage.decode(state, mean, jax.random.key(0))
+        assert float(after["mean_loss"]) == expected
+        assert total.extra == {}
 
 
 def test_afl_lowers_the_worst_loss() -> None:

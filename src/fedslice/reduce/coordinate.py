@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.reduce.holders import distances, expand, full, masses, unweighted
+from fedslice.reduce.holders import SLACK, distances, expand, full, masses, unweighted
 from fedslice.reduce.total import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
@@ -77,7 +77,7 @@ def _cut(cohort: Cohort, share: float | None, quorum: int) -> PyTree:
         cut = (
             jnp.maximum(count - 1, 0) // 2
             if share is None
-            else jnp.floor(share * count).astype(count.dtype)
+            else jnp.floor(share * count + SLACK).astype(count.dtype)
         )
         place = jnp.arange(len(held))[:, None]
         kept = (place >= cut) & (place < count - cut)

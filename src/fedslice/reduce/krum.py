@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.reduce.holders import full, unweighted, updates, weighted
+from fedslice.reduce.holders import SLACK, full, unweighted, updates, weighted
 from fedslice.reduce.total import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
@@ -35,7 +35,7 @@ def krum(bad: float = 0.2, keep: int = 1) -> Reduce:
         alive = cohort.weight > 0
         gaps = _gaps(cohort)
         count = jnp.sum(alive)
-        near = jnp.clip(count - jnp.floor(bad * count).astype(count.dtype) - 2, 1, None)
+        near = jnp.clip(count - jnp.floor(bad * count + SLACK).astype(count.dtype) - 2, 1, None)
         ordered = jnp.sort(
             jnp.where(alive[None, :] & ~jnp.eye(len(alive), dtype=bool), gaps, jnp.inf), axis=1
         )
@@ -94,7 +94,7 @@ def worst(share: float) -> Reduce:
         alive = cohort.weight > 0
         loss = jnp.where(alive, cohort.report.start_loss, -jnp.inf)
         rank = jnp.argsort(jnp.argsort(-loss))
-        chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive) - 1e-4))
+        chosen = alive & (rank < jnp.ceil(share * jnp.sum(alive) - SLACK))
         masked = jax.tree.map(
             lambda x: jnp.where(chosen.reshape((-1,) + (1,) * (x.ndim - 1)), x, 0), cohort.values
         )
