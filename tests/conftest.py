@@ -1,15 +1,18 @@
 """One compilation cache for all tests and sessions: many compile the same rounds.  Parsed data:
 each test its own."""
 
+import ctypes
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import jax
 import pytest
 
-ROOMY = 800 << 20  # bytes that a worker may have before it lets go of compiled code
+ROOMY = 300 << 20  # bytes by which a worker may grow before it lets go of compiled code
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,14 +26,37 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_disable_most_optimizations", True)
 
 
-@pytest.fixture(autouse=True, scope="module")
+class _Memory:
+    """What a process has in memory, and had when it last let go of compiled code."""
+
+    floor = 0
+
+    @staticmethod
+    def resident() -> int:
+        file = Path("/proc/self/statm")
+        if not file.exists():
+            return 0
+        return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def let_go(self) -> None:
+        self.floor = self.floor or self.resident()
+        if self.resident() < self.floor + ROOMY:
+            return
+        jax.clear_caches()
+        gc.collect()
+        with suppress(OSError, AttributeError):  # glibc keeps what was freed, unless it is told
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self.floor = self.resident()
+
+
+MEMORY = _Memory()
+
+
+@pytest.fixture(autouse=True)
 def _let_go() -> Iterator[None]:
-    """Compiled code of one module is of little use to the next, and fills the memory."""
+    """Compiled code of some tests is of little use to later ones, and fills the memory."""
     yield
-    if Path("/proc/self/statm").exists():
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        if resident > ROOMY:
-            jax.clear_caches()
+    MEMORY.let_go()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """The laws that every recipe obeys: one test for each law, over all recipes."""
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,6 +80,7 @@ def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.M
     return pytest.mark.parametrize(
         "name",
         [pytest.param(name, marks=[pytest.mark.xdist_group(name), *more]) for name, more in each],
+        scope="module",  # one recipe after the other: what was compiled for it is used, then let go
     )
 
 
@@ -87,10 +88,21 @@ def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.M
 KNOWS_THE_CLIENTS = {"scaffold-1", "scaffold-2", "scaffold-heat", "scaffold-approximate", "feddyn"}
 all_recipes = recipes(RECIPES)
 all_structures = recipes(RECIPES, STRUCTURES)
-ENGINES: dict[
-    Any, Any
-] = {}  # compiled rounds, shared: an engine is a pure function of algorithm, seed and mode
-SHAPES: dict[Any, Shapes] = {}  # likewise: of algorithm, population and seed
+
+
+class Kept(dict[Any, Any]):
+    """Things of one recipe, by keys that begin with its name: those of another make room."""
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if self and next(iter(self))[0] != key[0]:
+            self.clear()
+        if key not in self:
+            self[key] = make()
+        return self[key]
+
+
+ENGINES = Kept()  # compiled rounds: an engine is a pure function of algorithm, seed and mode
+SHAPES = Kept()  # likewise: of algorithm, population and seed
 
 
 def clients_of(name: str, population: Population) -> Population:
@@ -100,19 +112,14 @@ def clients_of(name: str, population: Population) -> Population:
 def shared(key: Any, run: Run) -> Run:
     """The run with the engine of an earlier one of the same key, so that nothing is traced and
     compiled twice."""
-    run.engine = ENGINES.setdefault(key, run.engine)
+    run.engine = ENGINES.once(key, lambda: run.engine)
     return run
 
 
 def shapes(key: Any) -> Callable[..., Shapes]:
     """Makes the shapes of this key once."""
 
-    def make(*given: Any) -> Shapes:
-        if key not in SHAPES:
-            SHAPES[key] = Shapes(*given)
-        return SHAPES[key]
-
-    return make
+    return lambda *given: SHAPES.once(key, lambda: Shapes(*given))
 
 
 def trained(
@@ -146,7 +153,7 @@ class Base(NamedTuple):
     compiled: int
 
 
-@cache
+@lru_cache(maxsize=1)
 def base(name: str) -> Base:
     chosen = clients_of(name, people())
     run = run_of(
@@ -164,7 +171,7 @@ def base(name: str) -> Base:
     params, bytes3 = jax.tree.map(np.array, run.params()), state_bytes(run)
     run.train(7, progress=False)
     compiled = run.engine.whole._cache_size()
-    ENGINES.setdefault((name, None, None, None), run.engine)
+    shared((name, None, None, None), run)
     return Base(params, bytes3, state_bytes(run), len(shapes), compiled)
 
 

@@ -5,7 +5,7 @@ A ``Device`` is made of a population of one.  An ``Office`` has the server's sta
 that passes between them is bytes.
 """
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -238,7 +238,7 @@ def _union(slots: list[np.ndarray], room: int, past: int) -> np.ndarray:
     return np.array(distinct + [past] * (room - len(distinct)), np.int32)
 
 
-@cache
+@lru_cache(maxsize=1)
 def simulated(name: str) -> tuple[Run, list[Report]]:
     population = people()
     method = RECIPES[name](MODEL, population)
@@ -247,7 +247,7 @@ def simulated(name: str) -> tuple[Run, list[Report]]:
     return run, list(run.rounds(ROUNDS))
 
 
-@cache
+@lru_cache(maxsize=1)
 def apart(name: str) -> tuple[Office, list[Device], list[int], list[int]]:
     """The same rounds, on devices and in an office; with the bytes of each round, down and up."""
     (run, _), population = simulated(name), people()
@@ -296,7 +296,9 @@ def bits(tree: Any) -> list[bytes]:
 
 
 each_recipe = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in NAMES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in NAMES],
+    scope="module",
 )
 
 

@@ -64,7 +64,7 @@ class Run:
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
         self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
-        self._uncounted: list[Report] = []  # whose bytes are known after the round alone
+        self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
         self.eligible = np.flatnonzero(population.counts)
         self._counts = population.counts[self.eligible]
         if not len(self.eligible):
@@ -156,11 +156,15 @@ class Run:
     @property
     def totals(self) -> dict[str, int]:
         """Examples and bytes of all rounds so far."""
-        for report in self._uncounted:
-            for name in self._totals:
-                self._totals[name] += getattr(report, name)
-        self._uncounted.clear()
+        while self._uncounted:
+            self._count()
         return dict(self._totals)
+
+    def _count(self) -> None:
+        """Add what the oldest of these rounds moved: it waits for it if codes leave numbers out."""
+        report = self._uncounted.popleft()
+        for name in self._totals:
+            self._totals[name] += getattr(report, name)
 
     def _report(self, traffic: Traffic, new: int, figures: Figures) -> Report:
         """What the round moved: bytes as if every invitation and every message had been packed."""
@@ -207,6 +211,8 @@ class Run:
     def _check(self, report: Report) -> None:
         """Stop a run that went to infinity, saying what to try."""
         loss, start, failed, norm = np.asarray(report.figures.values).tolist()
+        if self._uncounted and self._uncounted[0] is report:
+            self._count()
         if self.first_loss is None and failed < report.clients:
             self.first_loss = start
         too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
