@@ -43,10 +43,11 @@ said, with heat, clipping, compression, robust reductions and optax optimizers:
         --set server_rate=0.01 --set mu=0.01 --set compress=quantise:127 --set reduce=trimmed:0.1
 
 `steps` draws every mini-batch independently from the client's examples (xi ~ D_i); `epochs` makes
-shuffled passes. A client's batches are a hash of (seed, round, client). Reports count what a round
-sends: down the offer with all rows of S(i); up the message with the rows that trained, 4 bytes for
-each row's number, and the bytes that compression leaves. A client that takes part for the first
-time also sends S(i), 4 bytes a row, once (Ding et al. 2022, algorithm 1, line 5).
+shuffled passes. A client's batches are a hash of (seed, round, the client's number). Reports count
+the bytes of what a round sends, packed: down the invitation with all rows of S(i); up the message
+with the rows that trained, 4 bytes for each row's number, coded as compression has it. A client that
+takes part for the first time also names S(i), 4 bytes a row, once (Ding et al. 2022, algorithm 1,
+line 5).
 
 **Robust reductions** (`reduce=`): a row is reduced over the clients of the cohort that hold it.
 `trimmed`, `median` (Yin et al. 2018), `geometric` (RFA, Pillutla et al. 2022), `krum` (Blanchard
