@@ -136,8 +136,8 @@ def contestants():
     engine, plans = Engine(method, people), []
     for number in range(8):
         plan, _ = engine.run.planner.plan(number, engine.run.cohort(number))
-        share = (plan.weights / plan.weights.sum()).astype(np.float32)
-        plans.append((plan.union, plan.places, plan.phases[0].batches, share))
+        share = (plan.own.weight / plan.own.weight.sum()).astype(np.float32)
+        plans.append((plan.shared.union, plan.own.places, plan.own.phases[0].batches, share))
     factors = {
         name: jnp.asarray(heat.coefficient(name, heat.ids[name], "examples")) for name in TABLES
     }

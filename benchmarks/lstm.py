@@ -200,9 +200,14 @@ def contestants(devices):
     plans = []
     for number in range(8):
         plan, _ = engine.run.planner.plan(number, engine.run.cohort(number))
-        batches = plan.phases[0].batches
+        batches = plan.own.phases[0].batches
         plans.append(
-            (plan.union["embedding"], plan.places["embedding"], batches["tokens"], batches["label"])
+            (
+                plan.shared.union["embedding"],
+                plan.own.places["embedding"],
+                batches["tokens"],
+                batches["label"],
+            )
         )
     params = lambda: jax.tree.map(jnp.array, engine.run.params())  # noqa: E731
     one, data = jax.devices()[:1], (population.columns["tokens"], population.columns["label"])
