@@ -124,7 +124,10 @@ def _changed(algorithm: str, settings: Settings, changes: Sequence[str], several
                 f"--set {change}: {algorithm} has {key}={settings.values[key]} by its definition"
             )
         if key in method.unused:
-            raise InputError(f"--set {change}: {algorithm} does not use {key}")
+            raise InputError(
+                f"--set {change}: {algorithm} does not use {key}; fedslice algorithms"
+                f" {algorithm} tells what it has"
+            )
         settings = settings.change(key, value)
     return settings
 
