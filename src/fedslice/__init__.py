@@ -2,6 +2,7 @@
 
 from fedslice import client as client
 from fedslice import metrics as metrics
+from fedslice import privacy as privacy
 from fedslice import prox as prox
 from fedslice import recipes as recipes
 from fedslice import reduce as reduce

@@ -6,7 +6,7 @@ from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.reduce import total
-from fedslice.types import Algorithm, Client, Reduce, Server, Stage
+from fedslice.types import Algorithm, Client, Noise, Reduce, Server, Stage
 
 
 def algorithm(
@@ -58,7 +58,10 @@ def algorithm(
             f"{name} surveys its clients first, and what they answer would not go through the stage"
             " after the mean: leave that stage out, or use an algorithm of one trip"
         )
-    return Algorithm(name, client, tuple(stages), server, chosen, survey)
+    made = Algorithm(name, client, tuple(stages), server, chosen, survey)
+    if made.noise is not None:
+        _check_private(made)
+    return made
 
 
 def _check_stages(stages: Sequence[Stage]) -> None:
@@ -85,12 +88,60 @@ def _check_stages(stages: Sequence[Stage]) -> None:
         )
 
 
+def _check_private(algorithm: Algorithm) -> None:
+    """Refuse what noise would not hide: everything that leaves a client must be bounded, and be
+    added to by noise."""
+    name, mean, stages = algorithm.name, algorithm.mean, algorithm.stages
+    place = stages.index(mean)
+    if mean.weights != "uniform":
+        raise InputError(
+            f"with differential privacy every client counts alike: a client's examples would be"
+            f" told by its weight in {name}; use weights='uniform' (--set weights=uniform)"
+        )
+    if mean.denominator is None:
+        raise InputError(
+            "the number of clients that came would be told by the mean: with differential privacy"
+            " give it a fixed denominator, stage.mean('uniform', denominator=K), as"
+            " privacy.central(...) does"
+        )
+    if algorithm.client.extras or any(stage.extras for stage in stages):
+        raise InputError(
+            f"{name} sends more than updates (variates, gradients, losses or steps), which would go"
+            " without noise: with differential privacy use fedavg, fedsubavg, fedprox, fedrecon,"
+            " ..."
+        )
+    if place == 0 or stages[place - 1].bound is None:
+        raise InputError(
+            "noise hides a bounded update only: put stage.ball(...) right before the mean, as"
+            " privacy.central(...) does"
+        )
+    for heat in (mean.heat, stages[place - 1].heat):
+        if heat is not None and heat.release is None:
+            raise InputError(
+                "the heat is exact, and tells who holds a row: release it by"
+                " privacy.heat.estimate(...), or say that it is public knowledge by"
+                " privacy.heat.public(heat)"
+            )
+
+
+def _check_drawn(noise: Noise, sampler: Sampler) -> None:
+    """Refuse a sampler other than the one that is accounted for."""
+    if (noise.sampling, noise.clients) != (sampler.kind, sampler.clients):
+        who = "all" if noise.clients is None else f"{noise.clients:g}"
+        raise InputError(
+            f"the noise is accounted for {noise.sampling} sampling of {who} clients, not for"
+            f" {sampler.name}: give privacy.central(...) the sampler of the run"
+        )
+
+
 def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     """Refuse a sampler with which the algorithm's mean is not what it says.
 
     Drawn in proportion to their examples, clients must not be weighted by them again, and a row's
     holders come as often as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|."""
     name, mean = algorithm.name, algorithm.mean
+    if algorithm.noise is not None:
+        _check_drawn(algorithm.noise, sampler)
     if algorithm.client.everyone and not sampler.everyone:
         raise InputError(
             f"{name} needs every client in every round: use sampling.full() (--set sampler=full)"

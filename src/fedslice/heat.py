@@ -3,6 +3,13 @@
 Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", NeurIPS 2022.  The
 update of row m is multiplied by N / n_m; with clients weighted by their examples, by sum_i w_i /
 sum_{i: m in S(i)} w_i.
+
+Heat that clients did not tell exactly (:mod:`fedslice.privacy.heat`) has standard errors.  Noise may
+put n_m near or below zero, where N / n_m explodes, so the coefficient is
+
+    c_m = N / clip(n_m, max(1, floor * se_m), N)
+
+with floor = 1: a count that noise alone could have made is taken for its noise.
 """
 
 from collections.abc import Mapping
@@ -13,8 +20,20 @@ import numpy as np
 from fedslice.errors import InputError
 
 
+class Release(NamedTuple):
+    """How heat came to be known: ``multiplier`` of Gaussian noise on the sum of the clients' sets
+    of rows, or ``epsilon`` of randomised response for each row alone, whose whole set then costs
+    up to |S| epsilon; with neither it was public before.
+    """
+
+    text: str
+    multiplier: float | None = None
+    epsilon: float | None = None
+
+
 class Heat(NamedTuple):
-    """Heat of every row of every table.
+    """Heat of every row of every table, with standard errors (``errors``, as ``mass``) if it is an
+    estimate, and how it was released (None: it is exact, from the clients' own rows).
 
     >>> heat = Heat(4, 10.0, {"w": np.array([3, 8])}, {"w": np.array([[4.0, 10.0], [1.0, 2.0]])})
     >>> heat.coefficient("w", np.array([3, 8, 9]), weights="uniform").tolist()
@@ -29,10 +48,38 @@ class Heat(NamedTuple):
     dense: int = 0  # numbers that all clients hold
     rows: Mapping[str, int] = {}  # per table: all rows that it has
     fields: Mapping[str, tuple[str, ...]] = {}  # per table: the columns that index it
+    errors: Mapping[str, np.ndarray] = {}  # per table: standard errors of its mass; none: exact
+    release: Release | None = None
+    floor: float = 1.0  # standard errors below which an estimate is not believed
 
     def counts(self, table: str) -> np.ndarray:
         """n_m of the rows that some client holds."""
         return self.mass[table][:, 0]
+
+    def believed(self, table: str, column: int = 0) -> np.ndarray:
+        """The clients (column 0) or examples (1) behind each row, estimates between what noise
+        alone could have made and all of them.
+
+        >>> ids, mass = {"w": np.arange(3)}, {"w": np.array([[-2.0, 0.0], [7.0, 0.0], [99.0, 0.0]])}
+        >>> Heat(50, 50.0, ids, mass, errors={"w": np.full((3, 2), 4.0)}).believed("w").tolist()
+        [4.0, 7.0, 50.0]
+        """
+        mass, total = self.mass[table][:, column], (self.clients, self.examples)[column]
+        if table in self.errors:
+            error = self.errors[table][:, column]
+            if np.isnan(error).any():
+                raise InputError(
+                    "this heat counts clients, not their examples: use weights='uniform', or"
+                    " estimate it from reports that are weighted"
+                )
+            return np.clip(mass, np.minimum(np.maximum(1, self.floor * error), total), total)
+        if len(mass) and mass.min() <= 0:
+            raise InputError(
+                f"the heat of table {table!r} has counts down to {mass.min():g}: noisy counts need"
+                " their standard errors, without which N / n explodes; make them by"
+                " privacy.heat.estimate(...)"
+            )
+        return mass
 
     def check(self, rows: Mapping[str, int]) -> None:
         """Refuse a model, given by the ``rows`` of its tables, that this is not the heat of.
@@ -97,7 +144,8 @@ class Heat(NamedTuple):
         if len(known):
             place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
             total, column = (self.clients, 0) if weights == "uniform" else (self.examples, 1)
-            out = np.where(known[place] == ids, total / self.mass[table][place, column], 1.0)
+            factor = total / self.believed(table, column)
+            out = np.where(known[place] == ids, factor[place], 1.0)
         return out.astype(np.float32)
 
     @property
@@ -119,7 +167,7 @@ class Heat(NamedTuple):
         widths = {table: self.widths.get(table, 1) for table in self.ids}
         numbers = self.dense + sum(widths[table] * len(ids) for table, ids in self.ids.items())
         held = self.dense + sum(
-            widths[table] * self.counts(table).sum() for table in self.ids
+            widths[table] * self.believed(table).sum() for table in self.ids
         ) / max(1, self.clients)
         return float(held / numbers) if numbers else 1.0
 
@@ -132,5 +180,5 @@ class Heat(NamedTuple):
         return edges, rows
 
     def _all(self) -> np.ndarray:
-        parts = [self.counts(table) for table in self.ids]
+        parts = [self.believed(table) for table in self.ids]
         return np.concatenate(parts) if parts else np.zeros(0)

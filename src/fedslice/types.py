@@ -123,7 +123,8 @@ class Client(NamedTuple):
 
     ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the
     stateless.  A client with ``rows="held"`` changes all rows it holds, not only those that its
-    batches touch; with ``everyone`` all clients must take part in every round.  ``adapt`` is how a
+    batches touch; with ``everyone`` all clients must take part in every round, one with ``extras`` sends
+    more than its update.  ``adapt`` is how a
     client makes the trained model its own, if it does; one that keeps a model says with
     ``serve(params, memory, key)`` which model, with its local leaves, it would serve.
     """
@@ -134,8 +135,25 @@ class Client(NamedTuple):
     run: Callable[[PyTree, PyTree, Data, Key], tuple[Message, PyTree]]
     rows: str = "touched"
     everyone: bool = False
+    extras: bool = False
     adapt: Adaptation | None = None
     serve: Callable[[Params, PyTree, Key], Params] | None = None
+
+
+class Noise(NamedTuple):
+    """What a stage adds to sums so that they are differentially private, as an accountant reads it:
+    ``multiplier`` is the standard deviation over the most that one client can change, for clients
+    that are drawn as ``sampling`` says, ``clients`` of them on average (None: all).  ``kind`` is
+    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``.
+
+    >>> Noise("gaussian", 1.0, "poisson", 50).multiplier
+    1.0
+    """
+
+    kind: str
+    multiplier: float
+    sampling: str
+    clients: float | None
 
 
 def nothing(state: PyTree) -> PyTree:
@@ -158,7 +176,12 @@ class Stage(NamedTuple):
     or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  A stage that is
     ``on_sum`` may stand after it, next to the wire: its client half gets what the server would add
     up, its server half the sum.  ``needs_sum`` marks one that is right for plain sums only,
-    ``alters`` one after which the update is another, ``codes`` one that sends codes of it.
+    ``alters`` one after which the update is another, ``codes`` one that sends codes of it,
+    ``extras`` one that sends more than the update.
+
+    What makes a sum private: after a stage with a ``bound`` no update has a larger L2 norm; a mean
+    with a ``denominator`` divides by that number, whoever came; a stage with ``noise`` adds it to
+    all rows of all tables, for which a round must go over all of them.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -172,6 +195,10 @@ class Stage(NamedTuple):
     alters: bool = False
     codes: bool = False
     keeps: bool = False
+    extras: bool = False
+    bound: float | None = None
+    denominator: float | None = None
+    noise: Noise | None = None
     weights: str = ""
     coefficient: str = ""
     heat: Heat | None = None
@@ -243,6 +270,11 @@ class Algorithm(NamedTuple):
     def mean(self) -> Stage:
         """The stage that weights updates and divides their sum."""
         return next(stage for stage in self.stages if stage.weighs)
+
+    @property
+    def noise(self) -> Noise | None:
+        """What makes its sums private, if anything does."""
+        return next((stage.noise for stage in self.stages if stage.noise), None)
 
 
 class State(NamedTuple):

@@ -54,7 +54,8 @@ def cluster(
         update = one_of(subtract(end, start), chosen, len(losses), tables)
         return Message(update, data.examples, report, {"member": member}), memory
 
-    return Client(model, (checked(work), everything(work.batch)), lambda params: (), run)
+    works = (checked(work), everything(work.batch))
+    return Client(model, works, lambda params: (), run, extras=True)
 
 
 def model_losses(model: Model, offer: Params, phase: Phase, examples: Array, key: Key) -> Array:

@@ -54,6 +54,7 @@ def mirror(
         lambda params: (),
         run,
         rows="touched" if server_only else "held",
+        extras=True,
     )
 
 
@@ -89,4 +90,4 @@ def dual(
         extra = {"time": rate * report.steps}
         return Message(subtract(end, start), data.examples, report, extra), memory
 
-    return Client(model, (checked(work),), lambda params: (), run)
+    return Client(model, (checked(work),), lambda params: (), run, extras=True)

@@ -76,4 +76,5 @@ def mime(
         return Message(subtract(end, start), data.examples, report, extra), memory
 
     works = (checked(work),) if correct else (checked(work), everything(work.batch))
-    return Client(model, works, lambda params: (), run, rows="held" if correct else "touched")
+    rows = "held" if correct else "touched"
+    return Client(model, works, lambda params: (), run, rows=rows, extras=not correct)

@@ -2,3 +2,7 @@
 
 What each mechanism protects against, and what it does not, is in docs/privacy.md.
 """
+
+from fedslice.privacy import heat as heat
+from fedslice.privacy.central import central as central
+from fedslice.stage.ball import Adapt as Adapt

@@ -133,7 +133,7 @@ def extrapolate(
         update = jax.tree.map(lambda leaf: step * leaf, total.update)
         return total._replace(update=update, extra=extra), state
 
-    return Stage(init, encode, decode, needs_sum=True, alters=True)
+    return Stage(init, encode, decode, needs_sum=True, alters=True, extras=True)
 
 
 def _square(mean: Params, coefficients: dict[str, Array]) -> Array:

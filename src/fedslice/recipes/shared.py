@@ -29,12 +29,26 @@ def compose(
     survey: Client | None = None,
 ) -> Algorithm:
     """Client, stages, mean and server as an algorithm; stages that act on the sum stand after the
-    mean, the others before it."""
+    mean, the others before it.  A mean of a fixed denominator among the stages (``privacy.central``) is taken
+    as it is."""
     check_heat(local.model, heat)
+    given = [stage for stage in stages if stage.weighs and stage.denominator]
+    if given:
+        _check_given(given[0], heat)
+        return algorithm(local, stages, server, reduce, name, survey)
     mean = parts.mean(weights, heat, coefficient)
     before = [stage for stage in stages if not stage.on_sum]
     after = [stage for stage in stages if stage.on_sum]
     return algorithm(local, [*before, mean, *after], server, reduce, name, survey)
+
+
+def _check_given(mean: Stage, heat: Heat | None) -> None:
+    """Heat that the recipe was given must be that of the mean among its stages."""
+    if heat is not None and mean.heat is not heat:
+        raise InputError(
+            "the mean among the stages has not the heat that the recipe was given: give it the"
+            " same one, privacy.central(..., heat=heat)"
+        )
 
 
 def check_heat(model: Model, heat: Heat | None) -> None:

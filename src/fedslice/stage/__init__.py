@@ -1,5 +1,6 @@
 """Stages: what is done to a message between a client and the server."""
 
+from fedslice.stage.ball import ball as ball
 from fedslice.stage.clip import clip as clip
 from fedslice.stage.compress import compress as compress
 from fedslice.stage.compress import largest as largest
@@ -10,4 +11,5 @@ from fedslice.stage.compress import sign as sign
 from fedslice.stage.fairness import agnostic as agnostic
 from fedslice.stage.fairness import qffl as qffl
 from fedslice.stage.mean import mean as mean
+from fedslice.stage.noise import noise as noise
 from fedslice.stage.nova import nova as nova

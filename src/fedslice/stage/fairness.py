@@ -105,4 +105,5 @@ def agnostic(rate: float) -> Stage:
         offer=lambda state: state,
         remember=lambda params, tables: jnp.zeros(()),
         keeps=True,
+        extras=True,
     )

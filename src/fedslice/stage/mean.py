@@ -86,7 +86,16 @@ def mean(
         return correct(scale(total, factor), state), state
 
     factor_by = "" if heat is None else counted
-    return Stage(init, encode, decode, weighs=True, weights=said, coefficient=factor_by, heat=heat)
+    return Stage(
+        init,
+        encode,
+        decode,
+        weighs=True,
+        denominator=denominator,
+        weights=said,
+        coefficient=factor_by,
+        heat=heat,
+    )
 
 
 def coefficients(heat: Heat | None, rows: Rows, weights: str) -> dict[str, Array]:

@@ -49,7 +49,7 @@ def nova(
         after = jax.tree.map(lambda round: round + 1, state)
         return total._replace(update=update, extra=extra), after
 
-    return Stage(init, encode, decode, offer=lambda state: state, alters=True)
+    return Stage(init, encode, decode, offer=lambda state: state, alters=True, extras=True)
 
 
 def progress(steps: Array, momentum: float, proximal: Array | float) -> Array:

@@ -1,0 +1,88 @@
+"""Differential privacy for whole clients, by composition of stages.
+
+    [ball, mean with a fixed denominator, noise]
+
+(McMahan et al. 2018; Andrew et al. 2021), and with heat (docs/privacy.md):
+
+    s = sum_i clip(A delta_i, C) + N(0, z^2 C^2 I),     mean_m = c_m A_m^-1 s_m / K
+
+One client changes the sum by at most C, for any public A.  A = diag(c^a) decides where the noise
+goes: on row m of the mean it has standard deviation z C c_m^(1 - a) / K.  With a = 0 cold rows get
+N/n_m times the noise of hot ones, with a = 1 all rows get the same, but a cold row's update counts
+c_m times as much in the norm and uses up the ball; a = 1/2 weighs one against the other, and is
+FedSubAvg's own geometry.
+"""
+
+from math import sqrt
+
+from fedslice.data.sampling import Sampler
+from fedslice.errors import InputError
+from fedslice.heat import Heat
+from fedslice.stage.ball import Adapt, ball
+from fedslice.stage.mean import mean
+from fedslice.stage.noise import noise as add_noise
+from fedslice.types import Stage
+
+
+def central(
+    clip: float,
+    noise: float,
+    sampler: Sampler,
+    *,
+    heat: Heat | None = None,
+    power: float = 0.5,
+    adapt: Adapt | None = None,
+    below: float | None = None,
+) -> list[Stage]:
+    """The stages of a private mean: give them to a recipe as ``stages=``.
+
+    Args:
+        clip: the bound C on the norm of a client's update (of A times it, with heat); with
+            ``adapt`` the first one.
+        noise: the noise multiplier z; ``fedslice privacy`` tells what epsilon it gives.
+        sampler: who takes part: ``sampling.poisson(50)`` (recommended) or ``uniform``;
+            the run must be given the same.
+        heat: corrects rows as FedSubAvg does; itself released privately
+            (``privacy.heat.estimate``) or public (``privacy.heat.public``).
+        power: a of the geometry A = diag(c^a).
+        adapt: let C follow a quantile of the clients' norms, ``privacy.Adapt()``.
+        below: noise on the number of clients within the ball (default: a twentieth of the
+            cohort); what it costs is taken from the updates' share, so that both together are
+            ``noise``.
+
+    >>> import optax, fedslice as fs
+    >>> task = fs.tasks.quadratic.example1(clients=100)
+    >>> drawn = fs.sampling.poisson(50)
+    >>> private = fs.privacy.central(clip=1.0, noise=0.5, sampler=drawn)
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1),
+    ...                            stages=private)
+    >>> run = fs.simulate(method, task.train, sampler=drawn)
+    >>> _ = run.train(20, progress=False)
+    >>> run.algorithm.noise
+    Noise(kind='gaussian', multiplier=0.5, sampling='poisson', clients=50)
+    """
+    if sampler.clients is None or sampler.kind not in ("poisson", "uniform"):
+        raise InputError(
+            f"{sampler.name} cannot be accounted for: use sampling.poisson(K), or"
+            " sampling.uniform(K); for all clients sampling.uniform(N)"
+        )
+    told, multiplier = 0.0, noise
+    if adapt is not None:
+        told = sampler.clients / 20 if below is None else below
+        multiplier = _remaining(noise, told)
+    return [
+        ball(clip, heat, power, adapt),
+        mean("uniform", heat, denominator=sampler.clients),
+        add_noise(multiplier, sampler, below=told, cost=noise),
+    ]
+
+
+def _remaining(total: float, below: float) -> float:
+    """The multiplier that is left for updates (Andrew et al. 2021, theorem 1): a client changes the
+    number of those within the ball by 1/2, so that 1/z^2 = 1/z_update^2 + 1/(2 below)^2."""
+    if not 2 * below > total:
+        raise InputError(
+            f"below={below:g}: noise of multiplier {total:g} in all needs more than {total / 2:g}"
+            " on the number of clients within the ball"
+        )
+    return 1 / sqrt(total**-2 - (2 * below) ** -2)

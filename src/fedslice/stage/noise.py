@@ -1,0 +1,74 @@
+"""Gaussian noise on the sum of clipped updates: central differential privacy (McMahan et al. 2018).
+
+    sum <- sum + N(0, z^2 I)      where one client's part has norm at most 1 (stage.ball)
+
+It falls on every row of every table, touched or not, in every round, also in one to which nobody
+came: noise on the rows of the round alone would name them, and so the clients that hold them.  The
+server adds it, so the server is trusted; under a secure sum devices can add it in parts
+(:mod:`fedslice.stage.secure`).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedslice.data.sampling import Sampler
+from fedslice.errors import InputError
+from fedslice.stage.ball import BELOW
+from fedslice.types import Array, Key, Message, Noise, PyTree, Stage
+
+
+def noise(
+    multiplier: float, sampler: Sampler, below: float = 0.0, cost: float | None = None
+) -> Stage:
+    """Noise of standard deviation ``multiplier`` on sums of updates of norm 1, next to the wire.
+
+    ``below`` is that on the number of clients within an adaptive ball; ``cost`` the multiplier that
+    both together amount to (default: ``multiplier``), for the accountant.
+
+    >>> from fedslice.data.sampling import poisson
+    >>> from fedslice.types import ClientReport
+    >>> total = Message({"w": jnp.zeros(100_000)}, jnp.zeros(()), ClientReport(*[jnp.zeros(1)] * 4))
+    >>> noisy, _ = noise(2.0, poisson(50)).decode((), total, jax.random.key(0))
+    >>> round(float(noisy.update["w"].std()), 2)
+    2.0
+    """
+    if not 0 < multiplier < float("inf") or below < 0:
+        raise InputError(
+            f"noise({multiplier}): the multiplier must be positive, such as 1; without noise there"
+            " is no differential privacy"
+        )
+
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        refuse_extras(message, below > 0)
+        return message, memory
+
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        update = normal(total.update, jax.random.fold_in(key, 0), multiplier)
+        extra = dict(total.extra)
+        if below:
+            shaken = jax.random.normal(jax.random.fold_in(key, 1), extra[BELOW].shape)
+            extra[BELOW] = extra[BELOW] + below * shaken
+        return total._replace(update=update, extra=extra), state
+
+    spent = Noise("gaussian", cost or multiplier, sampler.kind, sampler.clients)
+    return Stage(lambda params, rows: (), encode, decode, on_sum=True, noise=spent)
+
+
+def normal(tree: PyTree, key: Key, size: float | Array) -> PyTree:
+    """Every number of a tree with noise of its own."""
+    leaves, shape = jax.tree.flatten(tree)
+    noisy = [
+        leaf + size * jax.random.normal(jax.random.fold_in(key, place), leaf.shape, jnp.float32)
+        for place, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(shape, noisy)
+
+
+def refuse_extras(message: Message, below: bool) -> None:
+    """What goes beside the update would go without noise."""
+    if more := sorted(message.extra.keys() - ({BELOW} if below else set())):
+        raise InputError(
+            f"clients would send {', '.join(more)} beside their updates, without noise: with"
+            " differential privacy use an algorithm that sends updates alone (fedavg, fedsubavg,"
+            " fedprox, fedrecon, ...)"
+        )
