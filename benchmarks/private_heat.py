@@ -1,7 +1,7 @@
 """Heat correction under differential privacy: where the noise goes, and what private heat costs.
 
-    python benchmarks/private_heat.py power     A = diag(c^a), a = 0, 1/2, 1, the clip tuned for each
-    python benchmarks/private_heat.py response  rounds to the target with heat by randomised response
+    python benchmarks/private_heat.py power      A = diag(c^a), a = 0, 1/2, 1, each with its clip
+    python benchmarks/private_heat.py response   rounds to the target, heat by randomised response
 
 On the MovieLens generator at full size (or MovieLens-1M: --data-dir).
 """
@@ -50,10 +50,14 @@ def powers(options: argparse.Namespace) -> None:
             ("FedAvg", None, 0.0),
             *((f"a = {power:g}", exact, power) for power in options.powers),
         ):
-            found = {clip: private(task, heat, clip, power, options, seed) for clip in options.clips}
+            found = {
+                clip: private(task, heat, clip, power, options, seed) for clip in options.clips
+            }
             best = min(found, key=lambda clip: found[clip])
             line = {"seed": seed, "method": name, "clip": best, "test_loss": round(found[best], 4)}
-            print(json.dumps({**line, "all": {c: round(v, 4) for c, v in found.items()}}), flush=True)
+            print(
+                json.dumps({**line, "all": {c: round(v, 4) for c, v in found.items()}}), flush=True
+            )
 
 
 def responses(options: argparse.Namespace) -> None:

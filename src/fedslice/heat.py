@@ -4,8 +4,8 @@ Ding et al., "Federated Submodel Optimization for Hot and Cold Data Features", N
 update of row m is multiplied by N / n_m; with clients weighted by their examples, by sum_i w_i /
 sum_{i: m in S(i)} w_i.
 
-Heat that clients did not tell exactly (:mod:`fedslice.privacy.heat`) has standard errors.  Noise may
-put n_m near or below zero, where N / n_m explodes, so the coefficient is
+Heat that clients did not tell exactly (:mod:`fedslice.privacy.heat`) has standard errors.  Noise
+may put n_m near or below zero, where N / n_m explodes, so the coefficient is
 
     c_m = N / clip(n_m, max(1, floor * se_m), N)
 

@@ -79,7 +79,12 @@ def scaffold(
 
     works = (checked(work),) if option == 2 else (checked(work), everything(work.batch))
     return Client(
-        model, works, lambda params: jax.tree.map(jnp.zeros_like, params), run, rows="held", extras=True
+        model,
+        works,
+        lambda params: jax.tree.map(jnp.zeros_like, params),
+        run,
+        rows="held",
+        extras=True,
     )
 
 

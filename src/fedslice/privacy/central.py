@@ -47,7 +47,7 @@ def central(
         power: a of the geometry A = diag(c^a).
         adapt: let C follow a quantile of the clients' norms, ``privacy.Adapt()``.
         below: noise on the number of clients within the ball (default: a twentieth of the
-            cohort); what it costs is taken from the updates' share, so that both together are
+            cohort, and at least ``noise``); what it costs is taken from the updates' share, so that both together are
             ``noise``.
 
     >>> import optax, fedslice as fs
@@ -68,7 +68,7 @@ def central(
         )
     told, multiplier = 0.0, noise
     if adapt is not None:
-        told = sampler.clients / 20 if below is None else below
+        told = max(sampler.clients / 20, noise) if below is None else below
         multiplier = _remaining(noise, told)
     return [
         ball(clip, heat, power, adapt),

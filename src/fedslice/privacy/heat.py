@@ -18,12 +18,12 @@ where the sums of squares are estimated in the same way.  Nobody has to be trust
 guarantee, epsilon = ln max(p1 / p2, (1 - p2) / (1 - p1)), is for **each row alone**: who would tell
 two clients with wholly different sets apart sees up to |S| + |S'| rows of it.
 
-**A noisy sum.**  Each client puts at most B of its rows, drawn at random, into a 0/1 vector; the sum
-of all vectors, which a secure sum can compute, gets Gaussian noise (or Skellam noise, whole numbers
-that devices can add in parts).  One client changes the sum by at most sqrt(B) in L2, so noise of
-standard deviation z sqrt(B) is one Gaussian mechanism of multiplier z for the *whole* set: the way
-to take.  Clients with more rows than B are counted on B of them, so n is then too small, and c_m
-too large, on the rows that they share.
+**A noisy sum.**  Each client puts at most B of its rows, drawn at random, into a 0/1 vector; the
+sum of all vectors, which a secure sum can compute, gets Gaussian noise (or Skellam noise, whole
+numbers that devices can add in parts).  One client changes the sum by at most sqrt(B) in L2, so
+noise of standard deviation z sqrt(B) is one Gaussian mechanism of multiplier z for the *whole* set:
+the way to take.  Clients with more rows than B are counted on B of them, so n is then too small,
+and c_m too large, on the rows that they share.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.data.hashing import GOLDEN, splitmix
+from fedslice.data.hashing import GOLDEN, MIX1, splitmix
 from fedslice.data.population import Population
 from fedslice.data.submodel import WHOLE, Submodels
 from fedslice.errors import InputError
@@ -292,14 +292,17 @@ def _capped(
     population: Population, spaces: Mapping[str, Submodels], most: int, seed: int
 ) -> dict[str, np.ndarray]:
     """For each space, which entries of its list of S(i) are counted: at most ``most`` of a client,
-    over all spaces, those with the smallest hashes."""
+    over all spaces, those with the smallest hashes of client and row, so that it does not depend
+    on who else is there."""
     owners, ranks, names = [], [], []
-    key = splitmix(np.array([seed], np.uint64))
-    for place, (name, space) in enumerate(spaces.items()):
+    key = splitmix(
+        splitmix(np.array([seed], np.uint64)) + population.numbers.astype(np.uint64) * MIX1
+    )
+    for place, space in enumerate(spaces.values()):
         owner = np.repeat(np.arange(len(population)), space.sizes)
-        number = np.arange(len(owner), dtype=np.uint64) + np.uint64(place << 40)
+        row = space.ids[space.slots].astype(np.uint64) + np.uint64(place << 56)
         owners.append(owner)
-        ranks.append(splitmix(key + number * GOLDEN))
+        ranks.append(splitmix(key[owner] + row * GOLDEN))
         names.append(np.full(len(owner), place))
     owner, rank, name_of = (np.concatenate(parts) for parts in (owners, ranks, names))
     order = np.lexsort((rank, owner))

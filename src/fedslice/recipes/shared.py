@@ -29,17 +29,17 @@ def compose(
     survey: Client | None = None,
 ) -> Algorithm:
     """Client, stages, mean and server as an algorithm; stages that act on the sum stand after the
-    mean, the others before it.  A mean of a fixed denominator among the stages (``privacy.central``) is taken
-    as it is."""
+    mean, the others before it, bounds last of these.  A mean of a fixed denominator among the
+    stages (``privacy.central``) takes the place of the recipe's own."""
     check_heat(local.model, heat)
     given = [stage for stage in stages if stage.weighs and stage.denominator]
-    if given:
-        _check_given(given[0], heat)
-        return algorithm(local, stages, server, reduce, name, survey)
-    mean = parts.mean(weights, heat, coefficient)
-    before = [stage for stage in stages if not stage.on_sum]
+    for each in given:
+        _check_given(each, heat)
+    means = given or [parts.mean(weights, heat, coefficient)]
     after = [stage for stage in stages if stage.on_sum]
-    return algorithm(local, [*before, mean, *after], server, reduce, name, survey)
+    rest = [stage for stage in stages if stage not in (*given, *after)]
+    before = sorted(rest, key=lambda stage: stage.bound is not None)
+    return algorithm(local, [*before, *means, *after], server, reduce, name, survey)
 
 
 def _check_given(mean: Stage, heat: Heat | None) -> None:
