@@ -33,7 +33,9 @@ def private(
     """The test loss after so many private rounds; infinite if they diverge."""
     drawn = fs.sampling.poisson(options.cohort)
     stages = fs.privacy.central(clip, options.noise, drawn, heat=heat, power=power)
-    method = fs.recipes.fedavg(task.model, optax.sgd(options.rate), WORK, stages=stages)
+    method = fs.recipes.fedavg(
+        task.model, optax.sgd(options.rate), WORK, weights="uniform", stages=stages
+    )
     run = fs.simulate(method, task.train, sampler=drawn, seed=seed)
     try:
         run.train(options.rounds, progress=False)

@@ -119,8 +119,8 @@ def _check_private(algorithm: Algorithm) -> None:
         if heat is not None and heat.release is None:
             raise InputError(
                 "the heat is exact, and tells who holds a row: release it by"
-                " privacy.heat.estimate(...), or say that it is public knowledge by"
-                " privacy.heat.public(heat)"
+                " privacy.heat.estimate(...) (--set heat_privacy=sum:4:200), or say that it is"
+                " public knowledge by privacy.heat.public(heat) (heat_privacy=public)"
             )
 
 

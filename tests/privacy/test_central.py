@@ -45,29 +45,39 @@ def public(population: Population, model: Model) -> fs.Heat:
     return heats.public(population.heat(model))
 
 
+def uniform(recipe: Callable[..., Algorithm], *given: Any, **more: Any) -> Callable[..., Algorithm]:
+    return partial(recipe, *given, weights="uniform", **more)
+
+
 ALLOWED: dict[str, Callable[..., Algorithm]] = {
-    "fedavg": partial(R.fedavg, linear(), optax.sgd(0.3), WORK),
-    "fedadam": partial(R.fedavg, linear(), optax.adam(0.3), WORK, server=optax.adam(0.1)),
-    "fedprox": partial(R.fedprox, linear(), optax.sgd(0.3), WORK, mu=0.5),
-    "fedpa": partial(R.fedpa, linear(), optax.sgd(0.1), samples=2, window=1, burn_in=1, batch=4),
-    "fedsgd": partial(R.fedsgd, linear(), optax.sgd(0.5)),
-    "fedrecon": partial(
+    "fedavg": uniform(R.fedavg, linear(), optax.sgd(0.3), WORK),
+    "fedadam": uniform(R.fedavg, linear(), optax.adam(0.3), WORK, server=optax.adam(0.1)),
+    "fedprox": uniform(R.fedprox, linear(), optax.sgd(0.3), WORK, mu=0.5),
+    "fedpa": uniform(R.fedpa, linear(), optax.sgd(0.1), samples=2, window=1, burn_in=1, batch=4),
+    "fedsgd": uniform(R.fedsgd, linear(), optax.sgd(0.5)),
+    "fedrecon": uniform(
         R.fedrecon,
         replace(linear(), local=("bias",)),
         optax.sgd(0.3),
         WORK,
         reconstruction=optax.sgd(0.2),
     ),
-    "maml": partial(R.maml, linear(), optax.sgd(0.3), WORK, inner_rate=0.1),
-    "reptile": partial(R.reptile, linear(), optax.sgd(0.3), WORK),
-    "ditto": partial(R.ditto, linear(), optax.sgd(0.3), WORK, personal=optax.sgd(0.1)),
-    "fedper": partial(R.fedper, replace(linear(), local=("bias",)), optax.sgd(0.3), WORK),
+    "maml": uniform(R.maml, linear(), optax.sgd(0.3), WORK, inner_rate=0.1),
+    "reptile": partial(R.reptile, linear(), optax.sgd(0.3), WORK),  # uniform by definition
+    "ditto": uniform(R.ditto, linear(), optax.sgd(0.3), WORK, personal=optax.sgd(0.1)),
+    "fedper": uniform(R.fedper, replace(linear(), local=("bias",)), optax.sgd(0.3), WORK),
 }
 
 
 def sum_of(make: Callable[..., Algorithm], population: Population, stages: list[Stage]) -> Any:
     """The sum of one round that the server would see, as plain numbers for every row."""
-    run = run_of(make(stages=[*stages, probe()]), population, 1, rows="all", stop_above=1e9)
+    run = run_of(
+        make(stages=[*stages, probe()]),
+        population,
+        1,
+        rows="all",
+        stop_above=1e9,
+    )
     return jax.tree.map(np.asarray, run.store.state.stages[-1])
 
 
@@ -108,7 +118,9 @@ def test_the_geometry_by_hand() -> None:
     update = np.asarray(plain.table("w", np.arange(ROWS))) - first
     for power in (0.0, 0.5, 1.0):
         stages = [ball(1e3, heat, power), mean("uniform", heat, denominator=14)]
-        wide = run_of(R.fedavg(model, optax.sgd(0.1), WORK, stages=stages), people(), 1)
+        wide = run_of(
+            R.fedavg(model, optax.sgd(0.1), WORK, weights="uniform", stages=stages), people(), 1
+        )
         moved = np.asarray(wide.table("w", np.arange(ROWS))) - first
         np.testing.assert_allclose(moved, update * 7 / 14, rtol=1e-4, atol=1e-6)
 
@@ -129,7 +141,12 @@ def test_noise_on_every_row(power: float, cohort: float) -> None:
     noisy = central(clip, z, drawn, heat=heat, power=power)
     quiet = central(clip, 1e-12, drawn, heat=heat, power=power)
     runs = [
-        run_of(R.fedavg(model, optax.sgd(0.1), WORK, stages=s), population, 1, sampler=drawn)
+        run_of(
+            R.fedavg(model, optax.sgd(0.1), WORK, weights="uniform", stages=s),
+            population,
+            1,
+            sampler=drawn,
+        )
         for s in (noisy, quiet)
     ]
     if cohort < 1:
@@ -146,7 +163,7 @@ def test_noise_on_every_row(power: float, cohort: float) -> None:
 
 def test_rounds_differ_in_noise_and_a_run_goes_on_bit_for_bit(tmp_path: Any) -> None:
     stages = central(0.5, 1.0, POISSON, adapt=Adapt())
-    make = partial(R.fedavg, linear(), optax.sgd(0.1), WORK, stages=stages)
+    make = partial(R.fedavg, linear(), optax.sgd(0.1), WORK, weights="uniform", stages=stages)
     whole = run_of(make(), people(), 4, sampler=POISSON)
     part = run_of(make(), people(), 2, sampler=POISSON)
     part.save(tmp_path)
@@ -163,7 +180,9 @@ def test_an_adaptive_ball_finds_the_quantile() -> None:
     population = Population.from_arrays(np.arange(7), x=sizes)
     everybody = fs.sampling.poisson(7)
     stages = central(0.1, 1e-6, everybody, adapt=Adapt(rate=0.1), below=1e-3)
-    method = R.fedavg(model, optax.sgd(1.0), fs.Work(steps=1, batch=1), stages=stages)
+    method = R.fedavg(
+        model, optax.sgd(1.0), fs.Work(steps=1, batch=1), weights="uniform", stages=stages
+    )
     run = run_of(method, population, 400, sampler=everybody, stop_above=1e9)
     bound = float(run.store.state.stages[0]["bound"])
     assert 2.0 < bound < 3.4  # norms up to 3 are four of seven, up to 2 three
@@ -202,6 +221,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "weights='uniform'",
     ),
+    "weights of the recipe": (
+        lambda: R.fedavg(linear(), optax.sgd(0.1), WORK, stages=private()),
+        "give it weights='uniform'",
+    ),
     "a realised denominator": (
         lambda: fs.algorithm(
             fs.client.sgd(linear(), optax.sgd(0.1)),
@@ -219,32 +242,52 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "right before the mean",
     ),
     "scaffold": (
-        lambda: R.scaffold(linear(), 0.1, WORK, population=people(), stages=private()),
+        lambda: R.scaffold(
+            linear(), 0.1, WORK, population=people(), weights="uniform", stages=private()
+        ),
         "leave them out",
     ),
     "scaffold-heat": (
         lambda: R.scaffold_heat(
-            linear(), 0.1, WORK, population=heats.public(population_heat()), stages=private()
+            linear(),
+            0.1,
+            WORK,
+            population=heats.public(population_heat()),
+            weights="uniform",
+            stages=private(),
         ),
         "more than updates|same one",
     ),
-    "fednova": (lambda: R.fednova(linear(), 0.1, WORK, stages=private()), "more than updates"),
+    "fednova": (
+        lambda: R.fednova(linear(), 0.1, WORK, weights="uniform", stages=private()),
+        "more than updates",
+    ),
     "afl": (
         lambda: R.afl(linear(), optax.sgd(0.1), WORK, stages=private()),
         "more than updates",
     ),
     "mimelite": (
-        lambda: R.mimelite(linear(), optax.sgd(0.1), WORK, stages=private()),
+        lambda: R.mimelite(linear(), optax.sgd(0.1), WORK, weights="uniform", stages=private()),
         "more than updates",
     ),
     "ifca": (
-        lambda: R.ifca(linear(), optax.sgd(0.1), WORK, models=2, stages=private()),
+        lambda: R.ifca(
+            linear(), optax.sgd(0.1), WORK, models=2, weights="uniform", stages=private()
+        ),
         "more than updates",
     ),
-    "fedexp": (lambda: R.fedexp(linear(), optax.sgd(0.1), WORK, stages=private()), "more than"),
+    "fedexp": (
+        lambda: R.fedexp(linear(), optax.sgd(0.1), WORK, weights="uniform", stages=private()),
+        "more than",
+    ),
     "mime": (
         lambda: R.mime(
-            linear(), optax.sgd(0.1), WORK, heat=heats.public(population_heat()), stages=private()
+            linear(),
+            optax.sgd(0.1),
+            WORK,
+            heat=heats.public(population_heat()),
+            weights="uniform",
+            stages=private(),
         ),
         "not the heat|of one trip",
     ),
@@ -254,23 +297,40 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             optax.sgd(0.1),
             WORK,
             heat=(heat := heats.public(population_heat())),
+            weights="uniform",
             stages=private(heat=heat),
         ),
         "of one trip",
     ),
     "a robust reduction": (
         lambda: R.fedavg(
-            linear(), optax.sgd(0.1), WORK, stages=private(), reduce=fs.reduce.median()
+            linear(),
+            optax.sgd(0.1),
+            WORK,
+            weights="uniform",
+            stages=private(),
+            reduce=fs.reduce.median(),
         ),
         "reduce=sum",
     ),
     "exact heat": (
-        lambda: R.fedavg(linear(), optax.sgd(0.1), WORK, stages=private(heat=population_heat())),
+        lambda: R.fedavg(
+            linear(),
+            optax.sgd(0.1),
+            WORK,
+            weights="uniform",
+            stages=private(heat=population_heat()),
+        ),
         "privacy.heat.estimate",
     ),
     "another heat": (
         lambda: R.fedsubavg(
-            linear(), optax.sgd(0.1), WORK, heat=population_heat(), stages=private()
+            linear(),
+            optax.sgd(0.1),
+            WORK,
+            heat=population_heat(),
+            weights="uniform",
+            stages=private(),
         ),
         "same one",
     ),
@@ -279,6 +339,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             linear(),
             optax.sgd(0.1),
             WORK,
+            weights="uniform",
             stages=[fs.stage.compress(fs.stage.sign()), *private()],
         ),
         "not as codes",
@@ -292,7 +353,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "another power": (lambda: central(1.0, 1.0, POISSON, power=2.0), "from 0"),
     "another sampler": (
         lambda: run_of(
-            R.fedavg(linear(), optax.sgd(0.1), WORK, stages=private()),
+            R.fedavg(linear(), optax.sgd(0.1), WORK, weights="uniform", stages=private()),
             people(),
             sampler=fs.sampling.uniform(4),
         ),
@@ -300,7 +361,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "touched rows": (
         lambda: run_of(
-            R.fedavg(linear(), optax.sgd(0.1), WORK, stages=private()),
+            R.fedavg(linear(), optax.sgd(0.1), WORK, weights="uniform", stages=private()),
             people(),
             sampler=POISSON,
             rows="touched",

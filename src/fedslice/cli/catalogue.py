@@ -97,9 +97,11 @@ def settings_for(
         key: value for key, value in alone.items() if key not in own and key in settings.values
     }
     settings = Settings({**settings.values, **tuned}, settings.said)
-    return _changed(
-        algorithm, settings, [c for c in changes if _constant(c)], several
-    ).with_weights()
+    return (
+        _changed(algorithm, settings, [c for c in changes if _constant(c)], several)
+        .with_weights()
+        .with_noise()
+    )
 
 
 def _constant(change: str) -> bool:

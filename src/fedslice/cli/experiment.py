@@ -258,7 +258,7 @@ class Experiment:
         """The run, before its first round."""
         method = find_method(self.algorithm)
         population = self.task.train.pool() if method.pooled else self.task.train
-        algorithm = method.build(self.task, self.settings)
+        algorithm = method.build(self.task, self.settings.seeded(self.seed))
         sampler = method.sampler(self.settings)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text

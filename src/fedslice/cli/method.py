@@ -8,7 +8,13 @@ from typing import Any
 
 from fedslice.cli.docstring import Page, page_of
 from fedslice.cli.settings import COMMON, Options, Settings
-from fedslice.cli.sources import SOURCES, client_optimizer, pooled_work, sampler
+from fedslice.cli.sources import (
+    SOURCES,
+    client_optimizer,
+    pooled_work,
+    private_stages,
+    sampler,
+)
 from fedslice.data import sampling
 from fedslice.data.sampling import Sampler
 from fedslice.tasks.base import Task
@@ -82,13 +88,14 @@ class Method:
 
     def build(self, task: Task, settings: Settings) -> Algorithm:
         """The recipe with the arguments that these settings make."""
-        return self.recipe(
-            **{
-                name: self._argument(name, task, settings)
-                for name in self.parameters
-                if name in SOURCES or name in settings.values
-            }
-        )
+        made = {
+            name: self._argument(name, task, settings)
+            for name in self.parameters
+            if name in SOURCES or name in settings.values
+        }
+        if settings.values.get("noise"):  # the clip and the mean are in the heat's geometry
+            made["stages"] = private_stages(settings, made.get("heat"))
+        return self.recipe(**made)
 
     def _argument(self, name: str, task: Task, s: Settings) -> Any:
         if name == "optimizer" and self.pulls:

@@ -52,6 +52,22 @@ COMMON: Options = {
     "server_rate": (1.0, "the server's learning rate"),
     "server_schedule": ("constant", "a factor on it, as for the clients"),
     "clip": (0.0, "bound on the L2 norm of a client's update (0: none)"),
+    "noise": (
+        0.0,
+        (
+            "differential privacy: noise on the sum of clipped updates, as a multiple of clip (0:"
+            " none); sets sampler=poisson and weights=uniform"
+        ),
+    ),
+    "geometry": (0.5, "with noise and heat: clip c^a times the update, a from 0 to 1"),
+    "clip_quantile": (
+        0.0,
+        "with noise: let clip follow this quantile of the clients' norms (0: as it is)",
+    ),
+    "heat_privacy": (
+        "exact",
+        "exact, public, response:EPSILON (of each row) or sum:NOISE:ROWS (at most, of a client)",
+    ),
     "compress": ("none", "none, quantise:LEVELS, largest:SHARE, random:SHARE, sign, low_rank:RANK"),
     "feedback": (False, "error feedback for compress"),
     "reduce": (
@@ -72,8 +88,10 @@ class Settings:
     20
     """
 
-    def __init__(self, values: Mapping[str, Any], said: frozenset[str] = frozenset()) -> None:
-        self.values, self.said = dict(values), said
+    def __init__(
+        self, values: Mapping[str, Any], said: frozenset[str] = frozenset(), seed: int = 0
+    ) -> None:
+        self.values, self.said, self.seed = dict(values), said, seed
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -115,6 +133,19 @@ class Settings:
         ):
             return self
         return Settings({**self.values, "weights": "uniform"}, self.said)
+
+    def seeded(self, seed: int) -> "Settings":
+        """A copy for the run of this seed, on which hangs what is drawn before it."""
+        return Settings(self.values, self.said, seed)
+
+    def with_noise(self) -> "Settings":
+        """A copy with the sampler and the weights that differential privacy needs, where they were
+        not set."""
+        if not self.values.get("noise"):
+            return self
+        needed = {"sampler": "poisson", "weights": "uniform"}
+        missing = {k: v for k, v in needed.items() if k in self.values and k not in self.said}
+        return Settings({**self.values, **missing}, self.said)
 
     def with_constants(self) -> "Settings":
         """A copy with the constants of both optimizers, where they were not set."""

@@ -13,14 +13,18 @@ import optax
 from fedslice import prox
 from fedslice.cli.optimizers import optimizer, schedule
 from fedslice.cli.settings import Options, Settings
+from fedslice.cli.text import built
 from fedslice.client import by_round, proximal
 from fedslice.data import halves, sampling
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
+from fedslice.privacy import heat as private_heat
+from fedslice.privacy.central import central
 from fedslice.prox import Regulariser
+from fedslice.stage.ball import Adapt
 from fedslice.tasks.base import Task
-from fedslice.types import Work
+from fedslice.types import Stage, Work
 
 
 class Source(NamedTuple):
@@ -69,9 +73,44 @@ def heat(task: Task, s: Settings) -> Heat | None:
     if not s.values.get("heat", False):
         return None
     if s.values.get("split", "none") == "none":
-        return task.train.heat(task.model)
+        return released(task, s)
+    if s.heat_privacy not in ("exact", "public"):
+        raise InputError(
+            f"heat_privacy={s.heat_privacy}: clients that train on a part of their examples cannot"
+            " report their heat privately; leave heat or heat_privacy out"
+        )
     every, drawn = not s.values.get("first_order", True), s.sampler == "weighted"
-    return halves.heat(task.train, s.split, task.model, all_rows=every, drawn=drawn)
+    exact = halves.heat(task.train, s.split, task.model, all_rows=every, drawn=drawn)
+    return private_heat.public(exact) if s.heat_privacy == "public" else exact
+
+
+def released(task: Task, s: Settings) -> Heat:
+    """Heat as it is, or as clients would tell it."""
+    train, model = task.train, task.model
+    kinds: dict[str, Callable[..., Heat]] = {
+        "exact": lambda: train.heat(model),
+        "public": lambda: private_heat.public(train.heat(model)),
+        "response": lambda epsilon="1": private_heat.estimate(
+            private_heat.respond(train, model, float(epsilon), s.seed)
+        ),
+        "sum": lambda noise, rows: private_heat.estimate(
+            private_heat.count(train, model, float(noise), int(rows), seed=s.seed)
+        ),
+    }
+    return built("heat_privacy", s.heat_privacy, kinds)
+
+
+def private_stages(s: Settings, heat: Heat | None) -> list[Stage]:
+    """Ball, mean and noise, as differential privacy needs them."""
+    if not s.clip > 0:
+        raise InputError(
+            f"noise={s.noise:g} hides clipped updates only: set clip too, such as clip=1, and try"
+            " some"
+        )
+    if s.compress != "none":
+        raise InputError("noise is added to plain numbers: leave compress out")
+    adapt = Adapt(quantile=s.clip_quantile) if s.clip_quantile else None
+    return central(s.clip, s.noise, sampler(s), heat=heat, power=s.geometry, adapt=adapt)
 
 
 def regulariser(task: Task, s: Settings) -> Regulariser:
@@ -100,9 +139,12 @@ SOURCES: dict[str, Source] = {
     "server": Source(
         lambda task, s: s.server_optimizer, ("server", "server_rate", "server_schedule")
     ),
-    "heat": Source(heat),
+    "heat": Source(heat, ("heat_privacy",)),
     "coefficient": Source(lambda task, s: "examples" if s.sampler == "weighted" else None),
-    "stages": Source(lambda task, s: s.before_mean, ("clip", "compress", "feedback")),
+    "stages": Source(
+        lambda task, s: s.before_mean,
+        ("clip", "compress", "feedback", "noise", "geometry", "clip_quantile"),
+    ),
     "reduce": Source(lambda task, s: s.reduction, ("reduce",)),
     "population": Source(lambda task, s: task.train),
     "sampler": Source(lambda task, s: sampler(s)),

@@ -34,7 +34,8 @@ def central(
     adapt: Adapt | None = None,
     below: float | None = None,
 ) -> list[Stage]:
-    """The stages of a private mean: give them to a recipe as ``stages=``.
+    """The stages of a private mean: give them to a recipe as ``stages=``, with
+    ``weights="uniform"``, since a client's number of examples is private too.
 
     Args:
         clip: the bound C on the norm of a client's update (of A times it, with heat); with
@@ -47,15 +48,15 @@ def central(
         power: a of the geometry A = diag(c^a).
         adapt: let C follow a quantile of the clients' norms, ``privacy.Adapt()``.
         below: noise on the number of clients within the ball (default: a twentieth of the
-            cohort, and at least ``noise``); what it costs is taken from the updates' share, so that both together are
-            ``noise``.
+            cohort, and at least ``noise``); what it costs is taken from the updates' share, so
+            that both together are ``noise``.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=100)
     >>> drawn = fs.sampling.poisson(50)
     >>> private = fs.privacy.central(clip=1.0, noise=0.5, sampler=drawn)
     >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1),
-    ...                            stages=private)
+    ...                            weights="uniform", stages=private)
     >>> run = fs.simulate(method, task.train, sampler=drawn)
     >>> _ = run.train(20, progress=False)
     >>> run.algorithm.noise

@@ -33,17 +33,23 @@ def compose(
     stages (``privacy.central``) takes the place of the recipe's own."""
     check_heat(local.model, heat)
     given = [stage for stage in stages if stage.weighs and stage.denominator]
-    for each in given:
-        _check_given(each, heat)
     means = given or [parts.mean(weights, heat, coefficient)]
     after = [stage for stage in stages if stage.on_sum]
     rest = [stage for stage in stages if stage not in (*given, *after)]
     before = sorted(rest, key=lambda stage: stage.bound is not None)
-    return algorithm(local, [*before, *means, *after], server, reduce, name, survey)
+    made = algorithm(local, [*before, *means, *after], server, reduce, name, survey)
+    for each in given:
+        _check_given(each, weights, heat)
+    return made
 
 
-def _check_given(mean: Stage, heat: Heat | None) -> None:
-    """Heat that the recipe was given must be that of the mean among its stages."""
+def _check_given(mean: Stage, weights: Weights, heat: Heat | None) -> None:
+    """Weights and heat that the recipe was given must be those of the mean among its stages."""
+    if weights != mean.weights:
+        raise InputError(
+            f"the mean among the stages counts clients by {mean.weights!r}, the recipe by"
+            f" {weights!r}: give it weights={mean.weights!r} (--set weights={mean.weights})"
+        )
     if heat is not None and mean.heat is not heat:
         raise InputError(
             "the mean among the stages has not the heat that the recipe was given: give it the"
