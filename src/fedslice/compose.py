@@ -59,6 +59,7 @@ def algorithm(
             " after the mean: leave that stage out, or use an algorithm of one trip"
         )
     made = Algorithm(name, client, tuple(stages), server, chosen, survey)
+    _check_bounds(made)
     if made.noise is not None:
         _check_private(made)
     return made
@@ -88,6 +89,28 @@ def _check_stages(stages: Sequence[Stage]) -> None:
         )
 
 
+def _check_bounds(algorithm: Algorithm) -> None:
+    """Noise and secure sums are for numbers of a known size, and for updates alone."""
+    stages = algorithm.stages
+    place = stages.index(algorithm.mean)
+    needed = [stage.bound for stage in stages[place + 1 :] if stage.bound is not None]
+    if not needed:
+        return
+    if algorithm.client.extras or any(stage.extras for stage in stages):
+        raise InputError(
+            f"{algorithm.name} sends more than updates (variates, gradients, losses or steps), for"
+            " which there is no bound: with noise or a secure sum use fedavg, fedsubavg, fedprox,"
+            " fedrecon, ..."
+        )
+    given = stages[place - 1].bound if place else None
+    if given is None or given > min(needed):
+        raise InputError(
+            f"noise and secure sums need updates of norm at most {min(needed):g}: put"
+            f" stage.ball(...), or stage.clip({min(needed):g}), right before the mean, as"
+            " privacy.central(...) does"
+        )
+
+
 def _check_private(algorithm: Algorithm) -> None:
     """Refuse what noise would not hide: everything that leaves a client must be bounded, and be
     added to by noise."""
@@ -102,17 +125,6 @@ def _check_private(algorithm: Algorithm) -> None:
         raise InputError(
             "the number of clients that came would be told by the mean: with differential privacy"
             " give it a fixed denominator, stage.mean('uniform', denominator=K), as"
-            " privacy.central(...) does"
-        )
-    if algorithm.client.extras or any(stage.extras for stage in stages):
-        raise InputError(
-            f"{name} sends more than updates (variates, gradients, losses or steps), which would go"
-            " without noise: with differential privacy use fedavg, fedsubavg, fedprox, fedrecon,"
-            " ..."
-        )
-    if place == 0 or stages[place - 1].bound is None:
-        raise InputError(
-            "noise hides a bounded update only: put stage.ball(...) right before the mean, as"
             " privacy.central(...) does"
         )
     for heat in (mean.heat, stages[place - 1].heat):
@@ -134,6 +146,20 @@ def _check_drawn(noise: Noise, sampler: Sampler) -> None:
         )
 
 
+def _check_most(most: int, sampler: Sampler) -> None:
+    """Refuse cohorts that a secure sum cannot add up, and messages that count twice."""
+    if sampler.by_examples:
+        raise InputError(
+            f"{sampler.name} may draw a client twice, and a secure sum has each message once: use"
+            " sampling.uniform(...) or sampling.poisson(...)"
+        )
+    if sampler.clients is not None and sampler.clients > most:
+        raise InputError(
+            f"{sampler.name}: the secure sum has room for {most} clients; give it more,"
+            " stage.secure(clients=...)"
+        )
+
+
 def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     """Refuse a sampler with which the algorithm's mean is not what it says.
 
@@ -142,6 +168,8 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     name, mean = algorithm.name, algorithm.mean
     if algorithm.noise is not None:
         _check_drawn(algorithm.noise, sampler)
+    if algorithm.most is not None:
+        _check_most(algorithm.most, sampler)
     if algorithm.client.everyone and not sampler.everyone:
         raise InputError(
             f"{name} needs every client in every round: use sampling.full() (--set sampler=full)"

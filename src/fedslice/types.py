@@ -179,9 +179,10 @@ class Stage(NamedTuple):
     ``alters`` one after which the update is another, ``codes`` one that sends codes of it,
     ``extras`` one that sends more than the update.
 
-    What makes a sum private: after a stage with a ``bound`` no update has a larger L2 norm; a mean
-    with a ``denominator`` divides by that number, whoever came; a stage with ``noise`` adds it to
-    all rows of all tables, for which a round must go over all of them.
+    What makes a sum private: after a stage with a ``bound`` no update has a larger L2 norm, and one
+    that acts on the sum needs such a stage right before the mean; a mean with a ``denominator``
+    divides by that number, whoever came; a stage with ``noise`` adds it to all rows of all tables,
+    for which a round must go over all of them; one with ``most`` adds up so many clients at most.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -197,6 +198,7 @@ class Stage(NamedTuple):
     keeps: bool = False
     extras: bool = False
     bound: float | None = None
+    most: int | None = None
     denominator: float | None = None
     noise: Noise | None = None
     weights: str = ""
@@ -275,6 +277,11 @@ class Algorithm(NamedTuple):
     def noise(self) -> Noise | None:
         """What makes its sums private, if anything does."""
         return next((stage.noise for stage in self.stages if stage.noise), None)
+
+    @property
+    def most(self) -> int | None:
+        """The clients that its sums have room for; None: any number."""
+        return min((stage.most for stage in self.stages if stage.most), default=None)
 
 
 class State(NamedTuple):

@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no ball": (
         lambda: fs.algorithm(
             fs.client.sgd(linear(), optax.sgd(0.1)),
-            [fs.stage.clip(1.0), mean("uniform", denominator=4), private()[-1]],
+            [fs.stage.clip(2.0), mean("uniform", denominator=4), private()[-1]],
             fs.server.optimize(),
         ),
         "right before the mean",

@@ -120,7 +120,13 @@ class Run:
     def cohort(self, round: int) -> np.ndarray:
         """The clients of a round, ascending: the same for every algorithm with this seed and
         sampler.  One that was drawn twice (``sampling.weighted``) is there twice."""
-        return self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
+        drawn = self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
+        if (most := self.algorithm.most) is not None and len(drawn) > most:
+            raise InputError(
+                f"round {round + 1} has {len(drawn)} clients, and the secure sum room for {most}:"
+                " give it more, stage.secure(clients=...)"
+            )
+        return drawn
 
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""

@@ -13,3 +13,4 @@ from fedslice.stage.fairness import qffl as qffl
 from fedslice.stage.mean import mean as mean
 from fedslice.stage.noise import noise as noise
 from fedslice.stage.nova import nova as nova
+from fedslice.stage.secure import secure as secure

@@ -32,7 +32,11 @@ def clip(bound: float) -> Stage:
         return message._replace(update=times(factor, message.update)), memory
 
     return Stage(
-        lambda params, rows: (), encode, lambda state, total, key: (total, state), alters=True
+        lambda params, rows: (),
+        encode,
+        lambda state, total, key: (total, state),
+        alters=True,
+        bound=bound,
     )
 
 

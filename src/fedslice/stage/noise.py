@@ -39,7 +39,7 @@ def noise(
         )
 
     def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        refuse_extras(message, below > 0)
+        refuse_extras(message, "without noise")
         return message, memory
 
     def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
@@ -51,7 +51,7 @@ def noise(
         return total._replace(update=update, extra=extra), state
 
     spent = Noise("gaussian", cost or multiplier, sampler.kind, sampler.clients)
-    return Stage(lambda params, rows: (), encode, decode, on_sum=True, noise=spent)
+    return Stage(lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent)
 
 
 def normal(tree: PyTree, key: Key, size: float | Array) -> PyTree:
@@ -64,11 +64,10 @@ def normal(tree: PyTree, key: Key, size: float | Array) -> PyTree:
     return jax.tree.unflatten(shape, noisy)
 
 
-def refuse_extras(message: Message, below: bool) -> None:
-    """What goes beside the update would go without noise."""
-    if more := sorted(message.extra.keys() - ({BELOW} if below else set())):
+def refuse_extras(message: Message, how: str) -> None:
+    """What goes beside the update would not be protected, but for what the ball says."""
+    if more := sorted(message.extra.keys() - {BELOW}):
         raise InputError(
-            f"clients would send {', '.join(more)} beside their updates, without noise: with"
-            " differential privacy use an algorithm that sends updates alone (fedavg, fedsubavg,"
-            " fedprox, fedrecon, ...)"
+            f"clients would send {', '.join(more)} beside their updates, {how}: use an algorithm"
+            " that sends updates alone (fedavg, fedsubavg, fedprox, fedrecon, ...)"
         )
