@@ -261,7 +261,7 @@ def test_heat_counts_by_relation() -> None:
     assert both.epsilon > exact_epsilon(heat.parts(REPLACE), DELTA)
 
 
-@pytest.mark.parametrize("kind", ["poisson", "uniform", "full"])
+@pytest.mark.parametrize("kind", ["poisson", "full"])
 def test_noise_for_is_the_least(kind: str) -> None:
     training = Central(6040, 6040 if kind == "full" else 50, 1.0, 100, kind)
     noise = noise_for(0.4, training)

@@ -71,7 +71,7 @@ class Guarantee:
 
     def __str__(self) -> str:
         return (
-            f"Each client has epsilon = {_up(self.epsilon)} at delta = {self.delta:.3g} under"
+            f"Each client has epsilon = {shown(self.epsilon)} at delta = {self.delta:.3g} under"
             f" {self.neighbours} ({MEANING[self.neighbours]}), by {self.accountant}.\n"
             f"Accounted for: {'; and '.join(self.mechanisms)}. Each client's whole update is"
             " clipped, all weigh the same, and the sum is divided by a fixed number.\n"
@@ -198,6 +198,6 @@ def ceiling(number: float) -> float:
     return float(f"{math.ceil(number / unit - 1e-9) * unit:.4g}")
 
 
-def _up(epsilon: float) -> str:
+def shown(epsilon: float) -> str:
     """Four digits, rounded up: never less than it is."""
     return "0" if epsilon == 0 else str(epsilon) if math.isinf(epsilon) else f"{ceiling(epsilon):g}"
