@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedslice.cli import commands, example
+from fedslice.cli import commands, example, privacy
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
@@ -97,6 +97,7 @@ def _looking(sub: Commands) -> None:
     methods.add_argument("--markdown", action="store_true", help="all of them as one Markdown page")
     methods.set_defaults(act=commands.algorithms)
 
+    privacy.add_to(sub)
     example.add_to(sub)
 
 
