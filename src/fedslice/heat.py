@@ -22,12 +22,13 @@ from fedslice.errors import InputError
 
 class Release(NamedTuple):
     """How heat came to be known: ``multiplier`` of Gaussian noise on the sum of the clients' sets
-    of rows, or ``epsilon`` of randomised response for each row alone, whose whole set then costs
-    up to |S| epsilon; with neither it was public before.
+    of at most ``rows`` rows, or ``epsilon`` of randomised response for each row alone, whose whole
+    set then costs up to |S| epsilon; with neither it was public before.
     """
 
     text: str
     multiplier: float | None = None
+    rows: int = 1
     epsilon: float | None = None
 
 

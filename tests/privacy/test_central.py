@@ -197,7 +197,7 @@ def test_the_adaptive_part_is_paid_for() -> None:
     assert float(noisy.update["w"].std()) == pytest.approx(expected, rel=0.01)
     assert stages[-1].noise is not None
     assert stages[-1].noise.multiplier == 1.0
-    with pytest.raises(InputError, match="needs more than"):
+    with pytest.raises(InputError, match="must be above"):
         central(1.0, 1.0, POISSON, adapt=Adapt(), below=0.4)
 
 

@@ -245,6 +245,10 @@ def _show(groups: study.Groups, out: Path, task: Task, stream: TextIO, drawn: bo
             "ran with", {name: [words] for name, words in study.ran_with(groups).items()}
         )
     )
+    told = {name: runs[0].privacy.replace("\n", " ") for name, runs in groups.items()}
+    if any(told.values()):
+        words = {name: [text or "not private"] for name, text in told.items()}
+        parts.append(report.lines_of("privacy", words))
     if known := study.beside(task):
         parts.append(report.lines_of(f"{task.name}: published, and {OBSERVED}", known))
     text = "\n\n".join(parts)
@@ -410,7 +414,8 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
     if target and done["rounds_to_target"] is None:
         reached = f"{target.metric} {target.value:g} not reached in {done['rounds']} rounds"
     pace = f"{speed:.2f} ms a round" if speed is not None else ""
-    return "\n".join(filter(None, [reached, pace, f"run folder: {done['out']}"]))
+    words = [reached, experiment.privacy, pace, f"run folder: {done['out']}"]
+    return "\n".join(filter(None, words))
 
 
 def _print_line(line: dict[str, Any]) -> None:

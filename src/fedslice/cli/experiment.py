@@ -2,11 +2,13 @@
 checkpoint, model.
 
 settings.json            what was run
+privacy.json             what it tells about each client, if it is differentially private
 metrics.jsonl            one line for each evaluated round, the first of round 0
 checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
 model.safetensors        the trained model, with names.json for its rows
 """
 
+import json
 import math
 import os
 import resource
@@ -31,6 +33,9 @@ from fedslice.evaluation import clusters
 from fedslice.evaluation.gain import Gain, Personal
 from fedslice.evaluation.kept_models import Kept
 from fedslice.evaluation.scores import Evaluator
+from fedslice.files.writing import atomic_write
+from fedslice.privacy.account import Guarantee
+from fedslice.privacy.spent import spent as spent_by
 from fedslice.simulation.checkpoint import fingerprint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.run import Report, Run, simulate
@@ -44,6 +49,7 @@ LAP = (
     100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 )
 SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
+PRIVACY = "privacy.json"
 TRAFFIC = ("examples", "bytes_down", "bytes_up")
 
 
@@ -170,6 +176,7 @@ class Experiment:
     progress: bool = False
     store: str | Path = "ram"
     stop: Stopping = field(default_factory=Stopping)
+    privacy: str = ""
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -180,6 +187,9 @@ class Experiment:
         """Train to the last round, from the checkpoint in ``out`` if there is one of this run."""
         scorer = self.scorer or Scorer(self.task)
         run = run or self.start()
+        if run.algorithm.noise is not None:  # what will be told, before anybody trains
+            told = str(self._spent(run, self.rounds)).splitlines()[0]
+            self.tell(f"privacy after {self.rounds} rounds: {told}")
         with (
             nullcontext()
             if self.out is None
@@ -302,6 +312,10 @@ class Experiment:
         target = self.task.target
         return next((line["round"] for line in self.lines if target and target.reached(line)), None)
 
+    @staticmethod
+    def _spent(run: Run, rounds: int) -> Guarantee | None:
+        return spent_by(run.algorithm, len(run.eligible), rounds)
+
     def _finish(self, run: Run, folder: Folder | None, clock: "_Clock") -> Line:
         if folder is not None:
             self._save(run, folder, clock)
@@ -309,6 +323,11 @@ class Experiment:
                 export.write_model(
                     export.model_of(run)._replace(settings=self.settings.values), folder.path
                 )
+        spent = self._spent(run, run.round) if run.algorithm.noise is not None else None
+        if spent is not None:
+            self.privacy = str(spent)
+            if folder is not None:
+                atomic_write(folder.path / PRIVACY, json.dumps(spent.as_dict(), indent=2).encode())
         scale = 1024 if sys.platform != "darwin" else 1024**2
         done = {
             "done": True,
@@ -318,6 +337,7 @@ class Experiment:
             "compile_s": clock.compile_s,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
             "out": str(self.out) if self.out else None,
+            **({"privacy": spent.as_dict()} if spent else {}),
         }
         self.emit(done)
         return done

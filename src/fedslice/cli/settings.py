@@ -140,7 +140,19 @@ class Settings:
 
     def with_noise(self) -> "Settings":
         """A copy with the sampler and the weights that differential privacy needs, where they were
-        not set."""
+        not set; without what belongs to noise or to heat, where there is none."""
+        idle = [] if self.values.get("noise") else ["geometry", "clip_quantile"]
+        idle += [] if self.values.get("heat") else ["heat_privacy"]
+        for key in idle:
+            if key in self.said:
+                other = "heat=yes" if key == "heat_privacy" else "noise"
+                raise InputError(f"{key} is not used here: set {other} too, or leave it out")
+        if idle:
+            used = {key: value for key, value in self.values.items() if key not in idle}
+            return Settings(used, self.said)._drawn_for_noise()
+        return self._drawn_for_noise()
+
+    def _drawn_for_noise(self) -> "Settings":
         if not self.values.get("noise"):
             return self
         needed = {"sampler": "poisson", "weights": "uniform"}

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fedslice.cli.catalogue import find_method
-from fedslice.cli.experiment import Experiment
+from fedslice.cli.experiment import PRIVACY, Experiment
 from fedslice.cli.folder import parsed
 from fedslice.cli.settings import COMMON, Settings, differences
+from fedslice.privacy.account import Guarantee
 from fedslice.tasks.base import ON, Task
 
 Groups = dict[str, list[Experiment]]
 # settings that say, where they are an algorithm's default: nothing of the kind
-IDLE = (0, "none", "constant", "sum", "auto")
+IDLE = (0, "none", "constant", "sum", "auto", "exact")
 
 
 def read_back(
@@ -54,7 +55,9 @@ def _run(file: Path, task: Task, rounds: int) -> Experiment:
         raise ValueError(f"it has figures up to round {last}, not {rounds}")
     settings = Settings(known["settings"])
     names = known["algorithm"], settings, rounds, known["seed"], known["eval_every"]
-    return Experiment(task, *names, out=file.parent, lines=lines)
+    told = file.parent / PRIVACY
+    privacy = str(Guarantee.of(json.loads(told.read_text()))) if told.exists() else ""
+    return Experiment(task, *names, out=file.parent, privacy=privacy, lines=lines)
 
 
 def ran_with(groups: Mapping[str, Sequence[Experiment]]) -> dict[str, str]:

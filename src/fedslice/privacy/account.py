@@ -12,7 +12,7 @@ Dwork, Kenthapadi, McSherry, Mironov, Naor 2006.  Which accountant reads what:
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -77,6 +77,20 @@ class Guarantee:
             " clipped, all weigh the same, and the sum is divided by a fixed number.\n"
             f"Not covered: {'; '.join(self.not_covered)}."
         )
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> "Guarantee":
+        """From what ``as_dict`` gave.
+
+        >>> from fedslice.privacy.mechanism import Central
+        >>> found = guarantee(Central(10, 10, 2.0, 4, "full"), delta=1e-5)
+        >>> Guarantee.of(found.as_dict()) == found
+        True
+        """
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in known.items()
+        }
+        return cls(**given)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON.

@@ -13,11 +13,10 @@ c_m times as much in the norm and uses up the ball; a = 1/2 weighs one against t
 FedSubAvg's own geometry.
 """
 
-from math import sqrt
-
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
+from fedslice.privacy.local import split_noise
 from fedslice.stage.ball import Adapt, ball
 from fedslice.stage.mean import mean
 from fedslice.stage.noise import noise as add_noise
@@ -70,20 +69,9 @@ def central(
     told, multiplier = 0.0, noise
     if adapt is not None:
         told = max(sampler.clients / 20, noise) if below is None else below
-        multiplier = _remaining(noise, told)
+        multiplier = split_noise(noise, told)
     return [
         ball(clip, heat, power, adapt),
         mean("uniform", heat, denominator=sampler.clients),
         add_noise(multiplier, sampler, below=told, cost=noise),
     ]
-
-
-def _remaining(total: float, below: float) -> float:
-    """The multiplier that is left for updates (Andrew et al. 2021, theorem 1): a client changes the
-    number of those within the ball by 1/2, so that 1/z^2 = 1/z_update^2 + 1/(2 below)^2."""
-    if not 2 * below > total:
-        raise InputError(
-            f"below={below:g}: noise of multiplier {total:g} in all needs more than {total / 2:g}"
-            " on the number of clients within the ball"
-        )
-    return 1 / sqrt(total**-2 - (2 * below) ** -2)

@@ -227,6 +227,7 @@ def _release(how: Response | Summed) -> Release:
         f"a sum of at most {how.most} rows a client with {how.kind} noise of multiplier"
         f" {how.multiplier:g}",
         multiplier=how.multiplier,
+        rows=how.most,
     )
 
 
