@@ -180,17 +180,21 @@ def _blocks(part: Part) -> tuple[bytes, NDArray[np.int64] | None]:
     """The counters of a part's blocks, and its words among theirs."""
     if part.ids is None:
         blocks = np.arange(-(-part.width // 4))
-        return _counters(blocks), None
+        return counters(blocks), None
     places = (part.ids[:, None] * part.width + np.arange(part.width)).reshape(-1)
     block = places >> 2
     fresh = np.concatenate([[True], block[1:] != block[:-1]])[: len(block)]
     take = ((np.cumsum(fresh) - 1) << 2) + (places & 3)
     whole = len(take) == 4 * int(fresh.sum())  # no word is left out
-    return _counters(block[fresh]), None if whole else take
+    return counters(block[fresh]), None if whole else take
 
 
-def _counters(blocks: NDArray[np.int64]) -> bytes:
-    """Counter blocks of 16 bytes, the first byte the highest, as counter mode has them."""
+def counters(blocks: NDArray[np.int64]) -> bytes:
+    """Counter blocks of 16 bytes, the first byte the highest, as counter mode has them.
+
+    >>> counters(np.array([258])).hex()
+    '00000000000000000000000000000102'
+    """
     found = np.zeros((len(blocks), 2), ">u8")
     found[:, 1] = blocks
     return found.tobytes()
