@@ -1,4 +1,4 @@
-"""Fixed-point numbers, and the secure sum of the compiled simulation."""
+"""The secure sum of the compiled simulation."""
 
 from typing import Any
 
@@ -12,46 +12,9 @@ from problems import assert_params_close, people, run_of
 
 import fedslice as fs
 from fedslice.errors import InputError
-from fedslice.stage.fixed import LARGEST, decode, encode, scale_for
+from fedslice.stage.fixed import scale_for
 
 WORK = fs.Work(steps=2, batch=4)
-
-
-@pytest.mark.parametrize("bound", [1.0, 0.3, 7.0, 1e4])
-@pytest.mark.parametrize("clients", [1, 2, 50, 1000, 10**6])
-def test_the_scale_is_the_largest_that_cannot_overflow(bound: float, clients: int) -> None:
-    scale = scale_for(bound, clients)
-    assert np.log2(scale) == np.floor(np.log2(scale))
-    assert clients * (bound * scale + 1) <= LARGEST < clients * (2 * bound * scale + 1)
-
-
-@pytest.mark.parametrize("scale", [2.0**4, 2.0**22, 2.0**25, 2.0**30])
-def test_numpy_and_compiled_jax_give_the_same_whole_numbers(scale: float) -> None:
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.uniform(-1, 1, 5000), rng.normal(size=5000) * 2 / scale, [1, -1, 0]])
-    x = np.clip(x, -1, 1).astype(np.float32)
-    uniform = rng.random(len(x), np.float32)
-    uniform[:2] = 0
-    by_numpy = encode(x, uniform, scale)
-    by_jax = jax.jit(lambda x, u: encode(x, u, scale))(x, uniform)
-    np.testing.assert_array_equal(by_numpy, by_jax)
-    assert np.abs(by_numpy).max() <= scale + 1
-    exact = np.floor(x.astype(float) * scale)
-    exact += uniform < x.astype(float) * scale - exact
-    np.testing.assert_array_equal(by_numpy, exact)
-
-
-def test_rounding_is_unbiased() -> None:
-    x, uniform = np.float32(0.3), (np.arange(100_000, dtype=np.float32) + 0.5) / 100_000
-    found = decode(encode(np.full(100_000, x), uniform.astype(np.float32), 8.0), 8.0)
-    assert found.mean() == pytest.approx(x, abs=1e-5)
-    assert set(found.tolist()) == {0.25, 0.375}
-
-
-def test_sums_wrap_and_come_back() -> None:
-    """Partial sums may leave int32; the whole does not."""
-    parts = np.array([LARGEST, LARGEST, -LARGEST, -LARGEST + 5], np.int32)
-    assert int(jax.jit(jnp.sum)(jnp.asarray(parts))) == 5
 
 
 def method(*after: Any, before: Any = None, weights: str = "uniform") -> Any:
@@ -61,9 +24,11 @@ def method(*after: Any, before: Any = None, weights: str = "uniform") -> Any:
 
 @pytest.mark.parametrize("weights", ["uniform", "examples"])
 def test_it_is_the_sum_but_for_rounding(weights: str) -> None:
-    stage = fs.stage.secure(clients=7, heaviest=8.0)  # eight examples at most
+    stage = fs.stage.secure(clients=10**6, heaviest=8.0)  # few digits; eight examples at most
     plain, secured = (run_of(method(*s, weights=weights), people(), 3) for s in ((), (stage,)))
-    assert_params_close(plain.params(), secured.params(), rtol=0, atol=7 * 3 / scale_for(8.0, 7))
+    assert_params_close(
+        plain.params(), secured.params(), rtol=0, atol=7 * 3 / scale_for(10**6, 8.0)
+    )
     assert any(
         not np.array_equal(a, b)
         for a, b in zip(*(jax.tree.leaves(run.params()) for run in (plain, secured)), strict=True)
@@ -113,8 +78,8 @@ def test_weights_do_not_travel_in_the_clear() -> None:
             ),
             "reduce=sum",
         ),
-        (lambda: fs.stage.secure(0), "at least one client"),
-        (lambda: fs.stage.secure(2**31), "does not fit 32 bits"),
+        (lambda: fs.stage.secure(0), "positive number"),
+        (lambda: fs.stage.secure(2**31), "sum of 2147483648 clients is not possible"),
         (lambda: fs.stage.secure(5, heaviest=0.5), "at least 1"),
         (
             lambda: run_of(method(fs.stage.secure(3)), people(), sampler=fs.sampling.uniform(4)),

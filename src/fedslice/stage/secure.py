@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
+from fedslice.stage.fixed import bounded, scale_for
 from fedslice.stage.fixed import decode as from_fixed
 from fedslice.stage.fixed import encode as to_fixed
-from fedslice.stage.fixed import scale_for
 from fedslice.stage.noise import refuse_extras
 from fedslice.types import Key, Message, PyTree, Stage
 
@@ -43,7 +43,7 @@ def secure(clients: int, bound: float = 1.0, heaviest: float = 1.0) -> Stage:
     """
     if not heaviest >= 1:
         raise InputError(f"heaviest={heaviest}: the largest weight is at least 1")
-    scale, weight_scale = scale_for(bound * heaviest, clients), scale_for(heaviest, clients)
+    scale, weight_scale = scale_for(clients, bound * heaviest), scale_for(clients, heaviest)
 
     def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         refuse_extras(message, "through numbers that have no bound")
@@ -54,7 +54,7 @@ def secure(clients: int, bound: float = 1.0, heaviest: float = 1.0) -> Stage:
         whole = []
         for place, leaf in enumerate(leaves):
             uniform = jax.random.uniform(jax.random.fold_in(key, place), leaf.shape)
-            within = jnp.clip(factor * leaf, -most, most)  # beyond it by rounding alone
+            within = bounded(factor * leaf, most)  # beyond it by rounding alone
             whole.append(to_fixed(within, uniform, scale))
         update, extra = jax.tree.unflatten(tree, whole)
         told = to_fixed(weight, jnp.zeros(()), weight_scale)

@@ -15,8 +15,9 @@ and the masks b_u of those who stayed are rebuilt from shares that neighbours ho
     coordinator   the server: the same turns, the sum
     run           all of them in one process
     parts         what a vector is made of: dense arrays and rows of tables
-    fixed         numbers with a point as integers that can be summed
     sizes         what a participant sends and gets, in bytes
 
-docs/secure-sums.md says what this protects against, and what not.
+Numbers with a point become integers by :mod:`fedslice.stage.fixed`, in a simulation
+(:mod:`fedslice.stage.secure`) and on devices.  docs/secure-sums.md says what this protects against,
+and what not.
 """

@@ -11,9 +11,9 @@ import pytest
 
 from fedslice.errors import InputError
 from fedslice.privacy.secure.degree import Degree
-from fedslice.privacy.secure.fixed import LARGEST, TINY, bounded, decode, encode, scale_for
 from fedslice.privacy.secure.parts import Parts, dense
 from fedslice.privacy.secure.run import secure_sum
+from fedslice.stage.fixed import LARGEST, TINY, bounded, decode, encode, scale_for
 
 LAST = np.float32(1 - 2**-24)
 UNIFORM = np.float32([0, 2**-24, 2**-23, 0.25, 0.5 - 2**-24, 0.5, 0.5 + 2**-24, 1 - 2**-23, LAST])
