@@ -11,7 +11,7 @@ server, the client's own rows on a client) and the batch fields that index it ho
 those rows.  :mod:`fedslice.round.protocol` puts them together.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,7 +144,8 @@ class Noise(NamedTuple):
     """What a stage adds to sums so that they are differentially private, as an accountant reads it:
     ``multiplier`` is the standard deviation over the most that one client can change, for clients
     that are drawn as ``sampling`` says, ``clients`` of them on average (None: all).  ``kind`` is
-    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``.
+    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``details`` are the numbers that
+    such a mechanism has beside.
 
     >>> Noise("gaussian", 1.0, "poisson", 50).multiplier
     1.0
@@ -154,6 +155,7 @@ class Noise(NamedTuple):
     multiplier: float
     sampling: str
     clients: float | None
+    details: Mapping[str, Any] = {}
 
 
 def nothing(state: PyTree) -> PyTree:
@@ -181,7 +183,9 @@ class Stage(NamedTuple):
 
     What makes a sum private: after a stage with a ``bound`` no update has a larger L2 norm; a mean
     with a ``denominator`` divides by that number, whoever came; a stage with ``noise`` adds it to
-    all rows of all tables, for which a round must go over all of them.
+    all rows of all tables, for which a round must go over all of them.  ``rows`` says which rows
+    travel: those that a client ``"named"`` as its own, or ``"all"`` of every table both ways, where
+    clients add noise to all of them and must not tell which are theirs.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -199,6 +203,7 @@ class Stage(NamedTuple):
     bound: float | None = None
     denominator: float | None = None
     noise: Noise | None = None
+    rows: str = "named"
     weights: str = ""
     coefficient: str = ""
     heat: Heat | None = None
@@ -275,6 +280,11 @@ class Algorithm(NamedTuple):
     def noise(self) -> Noise | None:
         """What makes its sums private, if anything does."""
         return next((stage.noise for stage in self.stages if stage.noise), None)
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether clients say which rows are theirs; else all rows travel."""
+        return all(stage.rows == "named" for stage in self.stages)
 
 
 class State(NamedTuple):
