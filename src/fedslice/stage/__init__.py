@@ -14,3 +14,4 @@ from fedslice.stage.mean import mean as mean
 from fedslice.stage.noise import local_noise as local_noise
 from fedslice.stage.noise import noise as noise
 from fedslice.stage.nova import nova as nova
+from fedslice.stage.skellam import skellam as skellam
