@@ -8,6 +8,13 @@ from fedslice.errors import InputError
 from fedslice.reduce import total
 from fedslice.types import Algorithm, Client, Noise, Reduce, Server, Stage
 
+_WAYS = {
+    "gaussian": "central",
+    "local": "local",
+    "skellam": "distributed",
+    "matrix": "matrix",
+}  # what makes the stages of each kind of noise
+
 
 def algorithm(
     client: Client,
@@ -142,7 +149,7 @@ def _check_drawn(noise: Noise, sampler: Sampler) -> None:
         who = "all" if noise.clients is None else f"{noise.clients:g}"
         raise InputError(
             f"the noise is accounted for {noise.sampling} sampling of {who} clients, not for"
-            f" {sampler.name}: give privacy.central(...) the sampler of the run"
+            f" {sampler.name}: give privacy.{_WAYS[noise.kind]}(...) the sampler of the run"
         )
 
 

@@ -11,7 +11,7 @@ server, the client's own rows on a client) and the batch fields that index it ho
 those rows.  :mod:`fedslice.round.protocol` puts them together.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,7 +144,8 @@ class Noise(NamedTuple):
     """What a stage adds to sums so that they are differentially private, as an accountant reads it:
     ``multiplier`` is the standard deviation over the most that one client can change, for clients
     that are drawn as ``sampling`` says, ``clients`` of them on average (None: all).  ``kind`` is
-    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``.
+    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``details`` are the numbers that
+    such a mechanism has beside.
 
     >>> Noise("gaussian", 1.0, "poisson", 50).multiplier
     1.0
@@ -154,6 +155,7 @@ class Noise(NamedTuple):
     multiplier: float
     sampling: str
     clients: float | None
+    details: Mapping[str, Any] = {}
 
 
 def nothing(state: PyTree) -> PyTree:
@@ -183,6 +185,8 @@ class Stage(NamedTuple):
     that acts on the sum needs such a stage right before the mean; a mean with a ``denominator``
     divides by that number, whoever came; a stage with ``noise`` adds it to all rows of all tables,
     for which a round must go over all of them; one with ``most`` adds up so many clients at most.
+    ``rows`` says which rows travel: those that a client ``"named"`` as its own, or ``"all"`` of every
+    table both ways, where clients add noise to all of them and must not tell which are theirs.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -201,6 +205,7 @@ class Stage(NamedTuple):
     most: int | None = None
     denominator: float | None = None
     noise: Noise | None = None
+    rows: str = "named"
     weights: str = ""
     coefficient: str = ""
     heat: Heat | None = None
@@ -282,6 +287,11 @@ class Algorithm(NamedTuple):
     def most(self) -> int | None:
         """The clients that its sums have room for; None: any number."""
         return min((stage.most for stage in self.stages if stage.most), default=None)
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether clients say which rows are theirs; else all rows travel."""
+        return all(stage.rows == "named" for stage in self.stages)
 
 
 class State(NamedTuple):

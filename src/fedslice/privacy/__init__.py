@@ -5,4 +5,6 @@ What each mechanism protects against, and what it does not, is in docs/privacy.m
 
 from fedslice.privacy import heat as heat
 from fedslice.privacy.central import central as central
+from fedslice.privacy.devices import distributed as distributed
+from fedslice.privacy.devices import local as local
 from fedslice.stage.ball import Adapt as Adapt

@@ -59,19 +59,30 @@ def central(
     >>> run = fs.simulate(method, task.train, sampler=drawn)
     >>> _ = run.train(20, progress=False)
     >>> run.algorithm.noise
-    Noise(kind='gaussian', multiplier=0.5, sampling='poisson', clients=50)
+    Noise(kind='gaussian', multiplier=0.5, sampling='poisson', clients=50, details={})
+    """
+    cohort = accountable(sampler)
+    told, multiplier = 0.0, noise
+    if adapt is not None:
+        told = max(cohort / 20, noise) if below is None else below
+        multiplier = split_noise(noise, told)
+    return [
+        ball(clip, heat, power, adapt),
+        mean("uniform", heat, denominator=cohort),
+        add_noise(multiplier, sampler, below=told, cost=noise),
+    ]
+
+
+def accountable(sampler: Sampler) -> float:
+    """The clients of a round, on average, of a sampler that an accountant knows.
+
+    >>> from fedslice.data.sampling import poisson
+    >>> accountable(poisson(50))
+    50
     """
     if sampler.clients is None or sampler.kind not in ("poisson", "uniform"):
         raise InputError(
             f"{sampler.name} cannot be accounted for: use sampling.poisson(K), or"
             " sampling.uniform(K); for all clients sampling.uniform(N)"
         )
-    told, multiplier = 0.0, noise
-    if adapt is not None:
-        told = max(sampler.clients / 20, noise) if below is None else below
-        multiplier = split_noise(noise, told)
-    return [
-        ball(clip, heat, power, adapt),
-        mean("uniform", heat, denominator=sampler.clients),
-        add_noise(multiplier, sampler, below=told, cost=noise),
-    ]
+    return sampler.clients

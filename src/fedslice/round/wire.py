@@ -10,6 +10,9 @@ after the other, of row-shaped ones the rows at hand: little-endian, without gap
     message      MAGIC round      | rows of each table | ids | weight, report | leaves
     slice        MAGIC            | rows of each table | ids     a newcomer names its S(i), once
 
+Where clients must not tell which rows are theirs (``named`` is false), "rows of each table" are all
+of them, both ways, nobody names any, and there is no slice.
+
 ``room`` are the padded sizes of the client's arrays.  They are the same for all clients, so that a
 client alone computes with the shapes, and so to the bit as, in a simulation.
 
@@ -156,7 +159,7 @@ def _tag(names: Any) -> str:
 
 class Wire:
     """The bytes of one algorithm's trips.  ``spaces`` has the rows of each table, by which ids have
-    four bytes or eight."""
+    four bytes or eight; ``named`` says whether clients name their rows, or all rows travel."""
 
     def __init__(
         self,
@@ -165,8 +168,9 @@ class Wire:
         found: Layout,
         message: Layout,
         room: Sequence[str],
+        named: bool = True,
     ) -> None:
-        self.spaces, self.room = dict(spaces), list(room)
+        self.spaces, self.room, self.named = dict(spaces), list(room), named
         self.invitation, self.found, self.message = invitation, found, message
         self.ids = {name: 4 if rows <= 2**32 else 8 for name, rows in spaces.items()}
         self.counts = COUNT * len(self.spaces)
@@ -175,6 +179,7 @@ class Wire:
 
     def down(self, rows: Mapping[str, Any]) -> Any:
         """Of the invitation of clients that hold so many rows, and of what a survey found."""
+        rows = self._travelling(rows)
         size = HEAD.size + COUNT + self.counts + COUNT * len(self.room)
         size += self.invitation.size(rows)
         if self.found.leaves:
@@ -183,16 +188,20 @@ class Wire:
 
     def up(self, rows: Mapping[str, Any], items: Sequence[Any] = ()) -> Any:
         """Of the message of clients that send so many rows, and of their answer to a survey."""
+        rows = self._travelling(rows)
         head = HEAD.size + self.counts + TOLD.size + self._ids(rows)
         size = head + self.message.size(rows, items)
         return size + (head + self.found.size(rows) if self.found.leaves else 0)
 
     def slice(self, rows: Mapping[str, Any]) -> Any:
-        """Of naming so many rows of S(i); nothing if there are no tables."""
-        return HEAD.size + self.counts + self._ids(rows) if self.spaces else 0
+        """Of naming so many rows of S(i); nothing if there are no tables, or all rows travel."""
+        return HEAD.size + self.counts + self._ids(rows) if self.spaces and self.named else 0
+
+    def _travelling(self, rows: Mapping[str, Any]) -> Mapping[str, Any]:
+        return rows if self.named else self.spaces
 
     def _ids(self, rows: Mapping[str, Any]) -> Any:
-        return sum(size * rows[name] for name, size in self.ids.items())
+        return sum(size * rows[name] for name, size in self.ids.items()) if self.named else 0
 
     # -- the bytes ---------------------------------------------------------------------------------
 
@@ -237,9 +246,10 @@ class Wire:
     def pack_message(
         self, round: int, message: Message, rows: Rows, ids: Rows, survey: bool = False
     ) -> bytes:
-        """A client's message with the rows at these positions, under these ids."""
+        """A client's message with the rows at these positions, under these ids; they do not travel
+        where all rows do."""
         sizes = np.array([len(rows[name]) for name in self.spaces], np.uint32).tobytes()
-        named = b"".join(ids[name].astype(f"<u{self.ids[name]}").tobytes() for name in self.spaces)
+        named = self._pack_ids(ids) if self.named else b""
         told = TOLD.pack(float(message.weight), *map(float, message.report))
         layout, tree = (self.found, message.update) if survey else (self.message, _values(message))
         return HEAD.pack(MAGIC, round) + sizes + named + told + layout.pack(tree, rows)
@@ -252,6 +262,9 @@ class Wire:
         sizes = _numbers(rest, len(self.spaces))
         start, ids = self.counts, {}
         for (name, most), size in zip(self.spaces.items(), sizes, strict=True):
+            if not self.named:
+                ids[name] = self._every(name, size)
+                continue
             width = self.ids[name]
             if size > room[name] or start + width * size > len(rest):
                 raise InputError(f"a message names {size} rows of {name!r}, which is too many")
@@ -272,8 +285,18 @@ class Wire:
     def pack_slice(self, ids: Rows) -> bytes:
         """The rows that a client holds."""
         sizes = np.array([len(ids[name]) for name in self.spaces], np.uint32).tobytes()
-        named = b"".join(ids[name].astype(f"<u{self.ids[name]}").tobytes() for name in self.spaces)
-        return HEAD.pack(MAGIC, 0) + sizes + named
+        return HEAD.pack(MAGIC, 0) + sizes + self._pack_ids(ids)
+
+    def _pack_ids(self, ids: Rows) -> bytes:
+        return b"".join(ids[name].astype(f"<u{self.ids[name]}").tobytes() for name in self.spaces)
+
+    def _every(self, name: str, size: int) -> np.ndarray:
+        """The ids of a message that has all rows."""
+        if size != self.spaces[name]:
+            raise InputError(
+                f"a message has {size} rows of {name!r}, where all {self.spaces[name]} must come"
+            )
+        return np.arange(size)
 
 
 def _values(message: Message) -> dict[str, PyTree]:

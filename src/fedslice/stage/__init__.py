@@ -11,6 +11,8 @@ from fedslice.stage.compress import sign as sign
 from fedslice.stage.fairness import agnostic as agnostic
 from fedslice.stage.fairness import qffl as qffl
 from fedslice.stage.mean import mean as mean
+from fedslice.stage.noise import local_noise as local_noise
 from fedslice.stage.noise import noise as noise
 from fedslice.stage.nova import nova as nova
 from fedslice.stage.secure import secure as secure
+from fedslice.stage.skellam import skellam as skellam

@@ -6,6 +6,15 @@ It falls on every row of every table, touched or not, in every round, also in on
 came: noise on the rows of the round alone would name them, and so the clients that hold them.  The
 server adds it, so the server is trusted; under a secure sum devices can add it in parts
 (:mod:`fedslice.stage.secure`).
+
+Where nobody is trusted every client adds N(0, z^2 I) to its own update, on all rows of all tables,
+before it leaves (``local_noise``).  The sum of n independent normal numbers of variance z^2 is one
+of variance n z^2, so
+
+    sum_i (update_i + N(0, z^2 I))   has the law of   sum_i update_i + N(0, n z^2 I)
+
+and a simulation draws that once, on the server's side: n is the number of clients that sent an
+update.  Between a client and the server travel all rows, with noise, and no ids.
 """
 
 import jax
@@ -32,11 +41,9 @@ def noise(
     >>> round(float(noisy.update["w"].std()), 2)
     2.0
     """
-    if not 0 < multiplier < float("inf") or below < 0:
-        raise InputError(
-            f"noise({multiplier}): the multiplier must be positive, such as 1; without noise there"
-            " is no differential privacy"
-        )
+    check_multiplier(multiplier)
+    if below < 0:
+        raise InputError(f"below={below}: the noise on a number of clients cannot be negative")
 
     def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         refuse_extras(message, "without noise")
@@ -52,6 +59,42 @@ def noise(
 
     spent = Noise("gaussian", cost or multiplier, sampler.kind, sampler.clients)
     return Stage(lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent)
+
+
+def local_noise(multiplier: float, sampler: Sampler) -> Stage:
+    """Noise of standard deviation ``multiplier`` on the update, of norm at most 1, of each client.
+
+    >>> from fedslice.data.sampling import uniform
+    >>> from fedslice.types import ClientReport
+    >>> reports = ClientReport(*[jnp.zeros(9)] * 4)
+    >>> total = Message({"w": jnp.zeros(100_000)}, jnp.float32(9), reports)  # of nine clients
+    >>> noisy, _ = local_noise(2.0, uniform(9)).decode((), total, jax.random.key(0))
+    >>> round(float(noisy.update["w"].std()), 1)
+    6.0
+    """
+    check_multiplier(multiplier)
+
+    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
+        refuse_extras(message, "without noise")
+        return message, memory
+
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        size = multiplier * jnp.sqrt(total.weight)
+        return total._replace(update=normal(total.update, key, size)), state
+
+    spent = Noise("local", multiplier, sampler.kind, sampler.clients)
+    return Stage(
+        lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent, rows="all"
+    )
+
+
+def check_multiplier(multiplier: float) -> None:
+    """Refuse what is no noise."""
+    if not 0 < multiplier < float("inf"):
+        raise InputError(
+            f"noise({multiplier}): the multiplier must be positive, such as 1; without noise there"
+            " is no differential privacy"
+        )
 
 
 def normal(tree: PyTree, key: Key, size: float | Array) -> PyTree:
