@@ -170,7 +170,7 @@ def _event(part: Part) -> Any:
 
 def _concentration(part: Part) -> float:
     """rho of a release that is not sampled, RDP(alpha) <= rho alpha: 1 / (2 z^2) of a Gaussian,
-    eps^2 / 2 of a bit (Bun, Steinke 2016, proposition 3.3)."""
+    eps^2 / 2 of a bit (Bun, Steinke 2016)."""
     if isinstance(part, Gaussians):
         return part.times / (2 * part.noise**2)
     assert isinstance(part, Bits)
