@@ -69,7 +69,8 @@ def exact_epsilon(parts: Sequence[Part], delta: float) -> float:
     noise = exact(parts)
     if noise is None:
         raise InputError("the exact formula is for Gaussians without sampling: use PLD or RDP")
-    return float(accounting().get_epsilon_gaussian(noise, delta))
+    with np.errstate(divide="ignore"):  # so much noise that delta is zero to the last digit
+        return float(accounting().get_epsilon_gaussian(noise, delta))
 
 
 def pld_epsilon(parts: Sequence[Part], delta: float, grid: float | None = None) -> float:
