@@ -69,7 +69,8 @@ def exact_epsilon(parts: Sequence[Part], delta: float) -> float:
     noise = exact(parts)
     if noise is None:
         raise InputError("the exact formula is for Gaussians without sampling: use PLD or RDP")
-    return float(accounting().get_epsilon_gaussian(noise, delta))
+    with np.errstate(divide="ignore"):  # so much noise that delta is zero to the last digit
+        return float(accounting().get_epsilon_gaussian(noise, delta))
 
 
 def pld_epsilon(parts: Sequence[Part], delta: float, grid: float | None = None) -> float:
@@ -170,7 +171,7 @@ def _event(part: Part) -> Any:
 
 def _concentration(part: Part) -> float:
     """rho of a release that is not sampled, RDP(alpha) <= rho alpha: 1 / (2 z^2) of a Gaussian,
-    eps^2 / 2 of a bit (Bun, Steinke 2016, proposition 3.3)."""
+    eps^2 / 2 of a bit (Bun, Steinke 2016)."""
     if isinstance(part, Gaussians):
         return part.times / (2 * part.noise**2)
     assert isinstance(part, Bits)

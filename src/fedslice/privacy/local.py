@@ -4,7 +4,7 @@ share of adaptive clipping.
     delta(eps) = Phi(1 / (2 z) - eps z) - e^eps Phi(-1 / (2 z) - eps z)
 
 with noise of z times the sensitivity: Balle, Wang, "Improving the Gaussian Mechanism for
-Differential Privacy", ICML 2018, theorem 8.  k releases are one with z / sqrt(k).
+Differential Privacy", ICML 2018.  k releases are one with z / sqrt(k).
 """
 
 import math
@@ -74,7 +74,7 @@ def split_noise(noise: float, bits: float) -> float:
     these gets noise of standard deviation ``bits``:  z_update = (z^-2 - (2 bits)^-2)^(-1/2).
 
     Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive Clipping",
-    NeurIPS 2021, theorem 1; they take a twentieth of the cohort for ``bits``.
+    NeurIPS 2021; they take a twentieth of the cohort for ``bits``.
 
     >>> round(split_noise(1.0, bits=2.5), 4)
     1.0206

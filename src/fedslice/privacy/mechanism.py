@@ -19,7 +19,7 @@ cohorts with the client are those in which it stands for some a, so over all (A,
 
 and hockey-stick divergences are jointly convex: the pair is dominated by Poisson sampling at rate
 q with noise multiplier z / 2 (Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via
-Characteristic Function", 2022, theorem 11).
+Characteristic Function", AISTATS 2022).
 """
 
 import math

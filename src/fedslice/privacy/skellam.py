@@ -6,11 +6,11 @@ are Skellam, so K clients that add variance mu / K each make a sum with mu.  For
     RDP(alpha) <= alpha l2^2 / (2 mu) + min( ((2 alpha - 1) l2^2 + 6 l1) / (4 mu^2), 3 l1 / (2 mu) )
 
 Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning",
-NeurIPS 2021, theorem 3.5.  Updates are scaled, rotated and rounded to whole numbers first
+NeurIPS 2021.  Updates are scaled, rotated and rounded to whole numbers first
 (``rounded_norms``).
 
 Samples are amplified by bounds that hold for any mechanism: Zhu, Wang, "Poisson Subsampled Renyi
-Differential Privacy", ICML 2019, theorem 6, and Wang, Balle, Kasiviswanathan, "Subsampled Renyi
+Differential Privacy", ICML 2019, and Wang, Balle, Kasiviswanathan, "Subsampled Renyi
 Differential Privacy and Analytical Moments Accountant", AISTATS 2019, theorem 9, for cohorts of
 fixed size.  They are looser than what is known of Gaussians.
 """
@@ -103,7 +103,7 @@ def rounded_norms(clip: float, scale: float, dimension: int, beta: float) -> tup
         l1   = min( sqrt(d) l2, l2^2 )
 
     Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning with
-    Secure Aggregation", ICML 2021, definition 1 and theorem 1.
+    Secure Aggregation", ICML 2021.
 
     >>> [round(norm, 1) for norm in rounded_norms(1.0, 100.0, 4096, math.exp(-0.5))]
     [105.6, 6759.8]
