@@ -158,6 +158,47 @@ class Noise(NamedTuple):
     details: Mapping[str, Any] = {}
 
 
+HIDDEN = ("named", "union", "all")
+"""Which rows travel, from what tells the most about a client to what tells nothing."""
+
+
+class Answers(NamedTuple):
+    """What a client says of each row of its cohort's union, so that its rows can be denied: yes for
+    good with probability ``p1`` if it holds the row, ``p2`` if not, and on top of that in each
+    round with ``p3`` after a yes, ``p4`` after a no (see :mod:`fedslice.privacy.rows`).  With all
+    four 1 every client takes the whole union.
+
+    >>> Answers(15 / 16, 1 / 16, 15 / 16, 1 / 16).held
+    0.8828125
+    """
+
+    p1: float = 1.0
+    p2: float = 1.0
+    p3: float = 1.0
+    p4: float = 1.0
+
+    @property
+    def held(self) -> float:
+        """The probability that a row that a client holds is among those that it takes, p5."""
+        return self.p1 * (self.p3 - self.p4) + self.p4
+
+    @property
+    def everything(self) -> bool:
+        """Whether all rows of the union are taken."""
+        return self == Answers()
+
+
+class Around(NamedTuple):
+    """What a cohort adds up: how many clients, and for each table its rows, those of the union and
+    the numbers of a row; ``dense`` numbers beside."""
+
+    clients: int
+    rows: Mapping[str, int]
+    union: Mapping[str, int]
+    widths: Mapping[str, int]
+    dense: int
+
+
 def nothing(state: PyTree) -> PyTree:
     """The offer of a stage whose client half needs nothing from the server."""
     return ()
@@ -185,8 +226,9 @@ class Stage(NamedTuple):
     that acts on the sum needs such a stage right before the mean; a mean with a ``denominator``
     divides by that number, whoever came; a stage with ``noise`` adds it to all rows of all tables,
     for which a round must go over all of them; one with ``most`` adds up so many clients at most.
-    ``rows`` says which rows travel: those that a client ``"named"`` as its own, or ``"all"`` of every
-    table both ways, where clients add noise to all of them and must not tell which are theirs.
+    ``rows`` says which rows travel: those that a client ``"named"`` as its own; those of the
+    cohort's ``"union"`` to which its ``answers`` say yes, which do not tell which are its own; or
+    ``"all"`` of every table both ways.  ``around`` counts the bytes of what goes around messages.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -206,6 +248,8 @@ class Stage(NamedTuple):
     denominator: float | None = None
     noise: Noise | None = None
     rows: str = "named"
+    answers: Answers | None = None
+    around: Callable[[Around], tuple[int, int]] | None = None
     weights: str = ""
     coefficient: str = ""
     heat: Heat | None = None
@@ -289,9 +333,14 @@ class Algorithm(NamedTuple):
         return min((stage.most for stage in self.stages if stage.most), default=None)
 
     @property
-    def names_rows(self) -> bool:
-        """Whether clients say which rows are theirs; else all rows travel."""
-        return all(stage.rows == "named" for stage in self.stages)
+    def rows(self) -> str:
+        """Which rows travel, as the stage says that hides the most."""
+        return max((stage.rows for stage in self.stages), key=HIDDEN.index)
+
+    @property
+    def answers(self) -> Answers | None:
+        """What clients say of the rows of the cohort's union, if they do."""
+        return next((stage.answers for stage in self.stages if stage.answers), None)
 
 
 class State(NamedTuple):

@@ -16,8 +16,9 @@ from fedslice.data.hashing import GOLDEN, MIX1, MIX2, splitmix
 from fedslice.data.population import Population, numeric
 from fedslice.data.submodel import Submodels
 from fedslice.round.batches import Drawn, fresh, pools
-from fedslice.types import Work
+from fedslice.types import Answers, Work
 
+ANSWERS = MIX1 * np.array([0x616E7377657273], np.uint64)
 HALVES = MIX2 * np.array([0x68616C766573], np.uint64)  # a domain beyond the numbers of phases
 
 
@@ -80,12 +81,44 @@ class RoundRows(NamedTuple):
 
 class Traffic(NamedTuple):
     """What a round moves: real clients and examples, and for each client its rows down (S(i)) and
-    up (trained)."""
+    up (trained); with answers both are the rows that it took of the ``union``."""
 
     clients: int
     examples: int
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
+    union: dict[str, int]
+
+
+class Taken(NamedTuple):
+    """Which entries of the cohort's S(i), one after the other, their clients take; how many rows
+    each takes of the union in all, and how many those are."""
+
+    yes: np.ndarray
+    rows: np.ndarray
+    union: int
+
+
+def answered(
+    answers: Answers, key: np.ndarray, ids: np.ndarray, held: np.ndarray, round: int
+) -> np.ndarray:
+    """bool [clients, rows]: what each client says of each row in this round, by hashes of its key:
+    the first answer is for good, the second one of the round.
+
+    >>> held = np.array([[True, False]])
+    >>> key, ids = np.array([7], np.uint64), np.array([3, 8], np.uint64)
+    >>> answered(Answers(1, 0, 1, 0), key, ids, held, 0).tolist()
+    [[True, False]]
+    """
+    stream = splitmix(key[:, None] + ids * GOLDEN)
+    good = _share(stream) < np.where(held, answers.p1, answers.p2)
+    now = splitmix(stream + np.array([round + 1], np.uint64) * MIX2)
+    return np.asarray(_share(now) < np.where(good, answers.p3, answers.p4))
+
+
+def _share(hashed: np.ndarray) -> np.ndarray:
+    """Uniform on [0, 1)."""
+    return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def bucket(need: int) -> int:
@@ -106,7 +139,8 @@ class Planner:
     client part.  With ``repeats`` a cohort may name a client several times; it is planned once, and
     counted.
 
-    With ``whole`` the round's rows are all slots, whatever the data.
+    With ``whole`` the round's rows are all slots, whatever the data.  With ``answers`` a client
+    reads zeros for those of its rows that it did not take, and does not train them.
     """
 
     def __init__(
@@ -120,7 +154,9 @@ class Planner:
         fields: Iterable[str] | None = None,
         repeats: bool = False,
         whole: bool = False,
+        answers: Answers | None = None,
     ) -> None:
+        self.answers = answers
         self.population, self.spaces, self.works = population, spaces, works
         self.memory, self.rows, self.repeats, self.whole = memory, rows, repeats, whole
         self.key = splitmix(np.array([seed], np.uint64))
@@ -163,9 +199,12 @@ class Planner:
             }
             for chosen, _, _ in drawn
         ]
-        found = {}
+        found, went = {}, {}
         for name, space in self.spaces.items():
-            rows = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real)
+            taken = self._taken(space, cohort, round)
+            rows = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real, taken)
+            if taken is not None:
+                went[name] = taken
             for batch, positions in zip(batches, rows.fields, strict=True):
                 batch.update({field: _pad(values, clients) for field, values in positions.items()})
             found[name] = rows
@@ -189,8 +228,15 @@ class Planner:
         traffic = Traffic(
             len(cohort),
             sum(int(sizes.sum()) for _, sizes, _ in drawn),
-            {name: space.sizes_of(cohort) for name, space in self.spaces.items()},
-            {name: rows.trained for name, rows in found.items()},
+            {
+                name: went[name].rows if name in went else space.sizes_of(cohort)
+                for name, space in self.spaces.items()
+            },
+            {
+                name: went[name].rows if name in went else rows.trained
+                for name, rows in found.items()
+            },
+            {name: taken.union for name, taken in went.items()},
         )
         union = {name: rows.union for name, rows in found.items()}
         return Plan(Shared(np.uint32(round), union), own), traffic
@@ -218,6 +264,7 @@ class Planner:
         cohort: np.ndarray,
         drawn: Sequence[np.ndarray],
         real: Sequence[np.ndarray | None],
+        taken: Taken | None,
     ) -> RoundRows:
         """Renumber the rows that the cohort's batches touch: by client, then in the union of all
         clients."""
@@ -238,6 +285,8 @@ class Planner:
         fields = [{field: renumber[key] for field, key in keys.items()} for keys in phases]
         held = touched + (begin - start)[owner]
         union, place = self._union(name, space.slots[held])
+        if taken is not None:
+            place = np.where(taken.yes[touched], place, len(union))
         width = self._grow(f"{name} rows", int(count.max(initial=1)), self.most[name])
         where = owner * width + rank
         places = self._spread(where, width, place, len(union))
@@ -250,6 +299,26 @@ class Planner:
             sent = self._spread(where[trained], width, place[trained], len(union))
             count = np.bincount(owner[trained], minlength=len(cohort))
         return RoundRows(fields, union, places, kept, sent, count)
+
+    def _taken(self, space: Submodels, cohort: np.ndarray, round: int) -> Taken | None:
+        """Which rows of the union of the cohort's S(i) each client takes."""
+        if self.answers is None:
+            return None
+        numbers = self.population.numbers[cohort].astype(np.uint64)
+        owner = np.repeat(np.arange(len(cohort)), space.sizes_of(cohort))
+        entries = np.concatenate(
+            [space.slots[space.offsets[i] : space.offsets[i + 1]] for i in cohort]
+            or [np.zeros(0, np.int32)]
+        )
+        union, where = np.unique(entries, return_inverse=True)
+        if self.answers.everything:
+            yes = np.ones(len(entries), bool)
+            return Taken(yes, np.full(len(cohort), len(union)), len(union))
+        held = np.zeros((len(cohort), len(union)), bool)
+        held[owner, where] = True
+        key = splitmix(self.key + ANSWERS) + numbers * MIX1
+        drawn = answered(self.answers, key, space.ids[union].astype(np.uint64), held, round)
+        return Taken(drawn[owner, where], drawn.sum(axis=1), len(union))
 
     def _spread(self, where: np.ndarray, width: int, values: np.ndarray, past: int) -> np.ndarray:
         """``values`` at their places of an array [clients, width], elsewhere ``past`` the end."""

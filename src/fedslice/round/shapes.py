@@ -70,7 +70,7 @@ class Shapes:
             Layout(tags.found, likes.found),
             Layout(_values(tags.message), _values(likes.message)),
             room_of(algorithm, spaces),
-            algorithm.names_rows,
+            algorithm.rows,
         )
         mean = {name: int(np.ceil(space.sizes.mean())) for name, space in spaces.items()}
         offer = Layout(tags.invitation.offer, likes.invitation.offer).size(mean)

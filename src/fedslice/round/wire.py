@@ -10,8 +10,9 @@ after the other, of row-shaped ones the rows at hand: little-endian, without gap
     message      MAGIC round      | rows of each table | ids | weight, report | leaves
     slice        MAGIC            | rows of each table | ids     a newcomer names its S(i), once
 
-Where clients must not tell which rows are theirs (``named`` is false), "rows of each table" are all
-of them, both ways, nobody names any, and there is no slice.
+Where clients must not tell which rows are theirs, nobody names any and there is no slice: with
+``travel="all"`` "rows of each table" are all of them, both ways, with ``"union"`` those that a
+client took of the cohort's union, which both sides know.
 
 ``room`` are the padded sizes of the client's arrays.  They are the same for all clients, so that a
 client alone computes with the shapes, and so to the bit as, in a simulation.
@@ -159,7 +160,7 @@ def _tag(names: Any) -> str:
 
 class Wire:
     """The bytes of one algorithm's trips.  ``spaces`` has the rows of each table, by which ids have
-    four bytes or eight; ``named`` says whether clients name their rows, or all rows travel."""
+    four bytes or eight; ``travel`` says which rows do: ``"named"``, ``"union"`` or ``"all"``."""
 
     def __init__(
         self,
@@ -168,9 +169,10 @@ class Wire:
         found: Layout,
         message: Layout,
         room: Sequence[str],
-        named: bool = True,
+        travel: str = "named",
     ) -> None:
-        self.spaces, self.room, self.named = dict(spaces), list(room), named
+        self.spaces, self.room = dict(spaces), list(room)
+        self.named, self.travel = travel == "named", travel
         self.invitation, self.found, self.message = invitation, found, message
         self.ids = {name: 4 if rows <= 2**32 else 8 for name, rows in spaces.items()}
         self.counts = COUNT * len(self.spaces)
@@ -198,7 +200,7 @@ class Wire:
         return HEAD.size + self.counts + self._ids(rows) if self.spaces and self.named else 0
 
     def _travelling(self, rows: Mapping[str, Any]) -> Mapping[str, Any]:
-        return rows if self.named else self.spaces
+        return self.spaces if self.travel == "all" else rows
 
     def _ids(self, rows: Mapping[str, Any]) -> Any:
         return sum(size * rows[name] for name, size in self.ids.items()) if self.named else 0
@@ -262,9 +264,11 @@ class Wire:
         sizes = _numbers(rest, len(self.spaces))
         start, ids = self.counts, {}
         for (name, most), size in zip(self.spaces.items(), sizes, strict=True):
-            if not self.named:
+            if self.travel == "all":
                 ids[name] = self._every(name, size)
                 continue
+            if self.travel == "union":
+                raise InputError("messages of a secure sum are added up, not read one by one")
             width = self.ids[name]
             if size > room[name] or start + width * size > len(rest):
                 raise InputError(f"a message names {size} rows of {name!r}, which is too many")

@@ -27,7 +27,7 @@ from fedslice.round.store import DiskStore, RamStore
 from fedslice.simulation import checkpoint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
-from fedslice.types import Algorithm, Key, Params
+from fedslice.types import Algorithm, Around, Key, Params
 
 LAG = 8  # rounds that may be under way before the oldest one's report is checked
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
@@ -90,6 +90,7 @@ class Run:
             fields=fields,
             repeats=sampler.by_examples,
             whole=rows == "all",
+            answers=algorithm.answers,
         )
         check_query(self.planner.works, self.planner.pools)
         self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
@@ -175,7 +176,9 @@ class Run:
     def _report(self, traffic: Traffic, new: int, figures: Figures) -> Report:
         """What the round moved: bytes as if every invitation and every message had been packed."""
         wire, clients = self.shapes.wire, traffic.clients
-        down = _sum(wire.down(traffic.rows_down), clients)
+        around = self._around(traffic)
+        new += clients * around[1]
+        down = _sum(wire.down(traffic.rows_down), clients) + clients * around[0]
         if any(leaf.like.counted for leaf in wire.message.codes):
 
             def sent(figures: Figures) -> int:
@@ -189,6 +192,22 @@ class Run:
                 return up
 
         return Report(self.round, clients, traffic.examples, down, figures, sent)
+
+    def _around(self, traffic: Traffic) -> tuple[int, int]:
+        """Bytes down and up of a client that go around its message: a secure sum's turns."""
+        counts = [stage.around for stage in self.algorithm.stages if stage.around]
+        if not counts or not traffic.clients:
+            return 0, 0
+        message, tables = self.shapes.wire.message, self.model.tables
+        given = Around(
+            traffic.clients,
+            {name: tables[name].rows for name in self.spaces},
+            traffic.union,
+            {name: message.widths.get(name, 0) // 4 for name in self.spaces},
+            message.fixed // 4,
+        )
+        both = [count(given) for count in counts]
+        return sum(down for down, _ in both), sum(up for _, up in both)
 
     def _introduced(self, cohort: np.ndarray) -> int:
         """Bytes of naming S(i), once, by clients that take part for the first time (Ding et al.

@@ -11,6 +11,8 @@ codes, no survey, and a bound on every number, which the stage before the mean m
 Losses and counts that clients report do not go through it (docs/privacy.md).
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -19,12 +21,14 @@ from fedslice.stage.fixed import bounded, scale_for
 from fedslice.stage.fixed import decode as from_fixed
 from fedslice.stage.fixed import encode as to_fixed
 from fedslice.stage.noise import refuse_extras
-from fedslice.types import Key, Message, PyTree, Stage
+from fedslice.types import Answers, Around, Key, Message, Params, PyTree, Rows, Stage
 
 WEIGHT = "weight"  # the extra that carries a client's weight
 
 
-def secure(clients: int, bound: float = 1.0, heaviest: float = 1.0) -> Stage:
+def secure(
+    clients: int, bound: float = 1.0, heaviest: float = 1.0, answers: Answers | None = None
+) -> Stage:
     """Sums of at most so many ``clients``, next to the wire.
 
     Args:
@@ -33,6 +37,10 @@ def secure(clients: int, bound: float = 1.0, heaviest: float = 1.0) -> Stage:
             with ``stage.ball``.
         heaviest: the largest weight of a client, 1 with uniform weights; with weights by examples
             a client that has more counts for so many.
+        answers: how clients answer for the rows of the cohort's union, ``types.Answers(15/16, 1/16,
+            15/16, 1/16)``; by default they take all of it.  A row that a client holds but does not
+            take it reads as zeros and does not train; the sums of rows are divided by p5, the share
+            that is left, so that heat correction stays right on average.
 
     >>> from fedslice.types import ClientReport
     >>> message = Message({"w": jnp.array([0.25, -0.5])}, jnp.ones(()), ClientReport(*[jnp.ones(())] * 4))
@@ -43,6 +51,9 @@ def secure(clients: int, bound: float = 1.0, heaviest: float = 1.0) -> Stage:
     """
     if not heaviest >= 1:
         raise InputError(f"heaviest={heaviest}: the largest weight is at least 1")
+    answers = answers or Answers()
+    if not all(0 <= p <= 1 for p in answers) or not answers.held > 0:
+        raise InputError(f"{answers}: four probabilities, with which held rows are taken at times")
     scale, weight_scale = scale_for(clients, bound * heaviest), scale_for(clients, heaviest)
 
     def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
@@ -65,13 +76,46 @@ def secure(clients: int, bound: float = 1.0, heaviest: float = 1.0) -> Stage:
         extra = dict(total.extra)
         weight = from_fixed(extra.pop(WEIGHT), weight_scale)
         update, extra = jax.tree.map(lambda q: from_fixed(q, scale), (total.update, extra))
+        update = {
+            name: jax.tree.map(lambda x: x * state[name], leaf) if name in state else leaf
+            for name, leaf in update.items()
+        }
         return total._replace(update=update, weight=weight, extra=extra), state
 
+    def init(params: Params, rows: Rows) -> PyTree:
+        """For rows that were left out."""
+        return {} if answers.everything else dict.fromkeys(rows, jnp.float32(1 / answers.held))
+
     return Stage(
-        lambda params, rows: (),
+        init,
         encode,
         decode,
         on_sum=True,
         bound=bound,
         most=clients,
+        rows="union",
+        answers=answers,
+        around=partial(_turns, clients),
     )
+
+
+def _turns(most: int, cohort: Around) -> tuple[int, int]:
+    """Bytes down and up of one client, beside its message: the secure sum that finds the union of
+    each table's rows, the union, what the client takes of it, and the turns of the sum itself."""
+    from fedslice.privacy.rows import plan_union
+    from fedslice.privacy.secure.degree import degree
+    from fedslice.privacy.secure.sizes import sizes
+
+    neighbours = min(degree(max(3, most)).neighbours, max(2, cohort.clients - 1))
+    numbers = cohort.dense + sum(cohort.union[t] * cohort.widths[t] for t in cohort.union)
+    turns = sizes(cohort.clients, neighbours, numbers, parts=1 + len(cohort.union))
+    up, down = turns.total
+    up -= 4 * numbers  # which are the message's own
+    for table, found in cohort.union.items():
+        # as many as could be known beforehand
+        most_found = min(cohort.rows[table], 1 << max(0, found - 1).bit_length())
+        asked = plan_union(cohort.rows[table], most_found).sizes(cohort.clients, neighbours)
+        more_up, more_down = asked.total
+        up += more_up + -(-found // 8)
+        down += more_down + 8 * found
+    return down, up
