@@ -109,6 +109,11 @@ def _check_bounds(algorithm: Algorithm) -> None:
             " which there is no bound: with noise or a secure sum use fedavg, fedsubavg, fedprox,"
             " fedrecon, ..."
         )
+    if any(s.weights == "uniform" != algorithm.mean.weights for s in stages[place + 1 :]):
+        raise InputError(
+            "the secure sum is for clients that count alike: use weights='uniform' (--set"
+            " weights=uniform), or give it the largest weight, stage.secure(heaviest=...)"
+        )
     given = stages[place - 1].bound if place else None
     if given is None or given > min(needed):
         raise InputError(

@@ -216,7 +216,8 @@ class Stage(NamedTuple):
 
     ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
     ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"``
-    or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  A stage that is
+    or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  After the mean
+    ``weights`` are those that a stage needs there.  A stage that is
     ``on_sum`` may stand after it, next to the wire: its client half gets what the server would add
     up, its server half the sum.  ``needs_sum`` marks one that is right for plain sums only,
     ``alters`` one after which the update is another, ``codes`` one that sends codes of it,

@@ -49,6 +49,9 @@ def test_a_comparison_says_it_for_each(tmp_path: Path, capsys: Any) -> None:
         (["noise=1", "clip=1", "heat_privacy=public", "sampler=weighted"], "accounted for"),
         (["noise=1", "clip=1", "heat_privacy=public", "compress=sign"], "leave compress out"),
         (["geometry=1"], "set noise too"),
+        (["secure=yes"], "set clip too"),
+        (["secure=yes", "clip=1", "weights=examples"], "count alike"),
+        (["secure=perhaps", "clip=1"], "no, yes, answers"),
         (["heat_privacy=tea"], "exact, public, response, sum"),
         (["heat_privacy=sum:1"], "heat_privacy"),
     ],
@@ -57,3 +60,14 @@ def test_private_settings_that_do_not_fit(settings: list[str], words: str, capsy
     changes = [word for change in settings for word in ("--set", change)]
     assert main(["run", "movielens-lr", *SMALL, "--set", "cohort=20", *changes]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_secure_sum_costs_bytes_and_little_else(tmp_path: Path) -> None:
+    told = []
+    for name, change in (("plain", "weights=uniform"), ("secure", "secure=yes")):
+        more = ["--set", "clip=5", "--set", "cohort=20", "--set", change]
+        assert main(["run", "movielens-lr", *SMALL, *more, "--out", str(tmp_path / name)]) == 0
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        told.append(json.loads(lines[-1]))
+    assert told[0]["test_loss"] == pytest.approx(told[1]["test_loss"], abs=1e-4)
+    assert told[1]["bytes_up"] > 5 * told[0]["bytes_up"]

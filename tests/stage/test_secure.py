@@ -81,6 +81,7 @@ def test_weights_do_not_travel_in_the_clear() -> None:
         (lambda: fs.stage.secure(0), "positive number"),
         (lambda: fs.stage.secure(2**31), "sum of 2147483648 clients is not possible"),
         (lambda: fs.stage.secure(5, heaviest=0.5), "at least 1"),
+        (lambda: method(fs.stage.secure(7), weights="examples"), "count alike"),
         (
             lambda: run_of(method(fs.stage.secure(3)), people(), sampler=fs.sampling.uniform(4)),
             "room for 3 clients",

@@ -14,6 +14,7 @@ from fedslice.cli.sources import (
     pooled_work,
     private_stages,
     sampler,
+    secure_stage,
 )
 from fedslice.data import sampling
 from fedslice.data.sampling import Sampler
@@ -95,6 +96,8 @@ class Method:
         }
         if settings.values.get("noise"):  # the clip and the mean are in the heat's geometry
             made["stages"] = private_stages(settings, made.get("heat"))
+        if "stages" in made:
+            made["stages"] = [*made["stages"], *secure_stage(task, settings)]
         return self.recipe(**made)
 
     def _argument(self, name: str, task: Task, s: Settings) -> Any:

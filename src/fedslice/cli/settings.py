@@ -68,6 +68,13 @@ COMMON: Options = {
         "exact",
         "exact, public, response:EPSILON (of each row) or sum:NOISE:ROWS (at most, of a client)",
     ),
+    "secure": (
+        "no",
+        (
+            "a secure sum over the union of the cohort's rows: no, yes, or answers:P1:P2:P3:P4"
+            " about each of them; needs clip, sets weights=uniform"
+        ),
+    ),
     "compress": ("none", "none, quantise:LEVELS, largest:SHARE, random:SHARE, sign, low_rank:RANK"),
     "feedback": (False, "error feedback for compress"),
     "reduce": (
@@ -153,9 +160,9 @@ class Settings:
         return self._drawn_for_noise()
 
     def _drawn_for_noise(self) -> "Settings":
-        if not self.values.get("noise"):
-            return self
-        needed = {"sampler": "poisson", "weights": "uniform"}
+        needed = {"sampler": "poisson"} if self.values.get("noise") else {}
+        if needed or self.values.get("secure", "no") != "no":
+            needed["weights"] = "uniform"
         missing = {k: v for k, v in needed.items() if k in self.values and k not in self.said}
         return Settings({**self.values, **missing}, self.said)
 

@@ -6,6 +6,7 @@ recipe's own.
 """
 
 from collections.abc import Callable, Mapping
+from math import ceil, sqrt
 from typing import Any, NamedTuple
 
 import optax
@@ -23,8 +24,9 @@ from fedslice.privacy import heat as private_heat
 from fedslice.privacy.central import central
 from fedslice.prox import Regulariser
 from fedslice.stage.ball import Adapt
+from fedslice.stage.secure import secure
 from fedslice.tasks.base import Task
-from fedslice.types import Stage, Work
+from fedslice.types import Answers, Stage, Work
 
 
 class Source(NamedTuple):
@@ -113,6 +115,26 @@ def private_stages(s: Settings, heat: Heat | None) -> list[Stage]:
     return central(s.clip, s.noise, sampler(s), heat=heat, power=s.geometry, adapt=adapt)
 
 
+def secure_stage(task: Task, s: Settings) -> list[Stage]:
+    """The secure sum, if there is one, with room for the largest cohort to be expected."""
+    kinds: dict[str, Callable[..., Answers | None]] = {
+        "no": lambda: None,
+        "yes": Answers,
+        "answers": lambda p1, p2, p3, p4: Answers(float(p1), float(p2), float(p3), float(p4)),
+    }
+    answers = built("secure", s.secure, kinds)
+    if answers is None:
+        return []
+    if not s.clip > 0:
+        raise InputError("a secure sum adds numbers of a known size: set clip too, such as clip=1")
+    some = int((task.train.counts > 0).sum())
+    drawn = sampler(s)
+    most = some if drawn.clients is None else drawn.clients
+    if drawn.kind == "poisson":
+        most = min(some, most + 8 * sqrt(most) + 8)  # more come less than once in 10^12 rounds
+    return [secure(ceil(most), bound=1.0 if s.noise else s.clip, answers=answers)]
+
+
 def regulariser(task: Task, s: Settings) -> Regulariser:
     """psi by its name."""
     kinds: Mapping[str, Callable[[float], Regulariser]] = {
@@ -143,7 +165,7 @@ SOURCES: dict[str, Source] = {
     "coefficient": Source(lambda task, s: "examples" if s.sampler == "weighted" else None),
     "stages": Source(
         lambda task, s: s.before_mean,
-        ("clip", "compress", "feedback", "noise", "geometry", "clip_quantile"),
+        ("clip", "compress", "feedback", "noise", "geometry", "clip_quantile", "secure"),
     ),
     "reduce": Source(lambda task, s: s.reduction, ("reduce",)),
     "population": Source(lambda task, s: task.train),

@@ -15,7 +15,7 @@ from fedslice.tasks.base import ON, Task
 
 Groups = dict[str, list[Experiment]]
 # settings that say, where they are an algorithm's default: nothing of the kind
-IDLE = (0, "none", "constant", "sum", "auto", "exact")
+IDLE = (0, "none", "constant", "sum", "auto", "exact", "no")
 
 
 def read_back(

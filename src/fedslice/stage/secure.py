@@ -27,7 +27,10 @@ WEIGHT = "weight"  # the extra that carries a client's weight
 
 
 def secure(
-    clients: int, bound: float = 1.0, heaviest: float = 1.0, answers: Answers | None = None
+    clients: int,
+    bound: float = 1.0,
+    heaviest: float | None = None,
+    answers: Answers | None = None,
 ) -> Stage:
     """Sums of at most so many ``clients``, next to the wire.
 
@@ -35,8 +38,8 @@ def secure(
         clients: the most that a cohort can have: the sum of so many cannot overflow.
         bound: on the L2 norm of an update before the mean: that of ``stage.clip(bound)``, or 1
             with ``stage.ball``.
-        heaviest: the largest weight of a client, 1 with uniform weights; with weights by examples
-            a client that has more counts for so many.
+        heaviest: the largest weight of a client where those are not uniform: with weights by
+            examples one that has more counts for so many.
         answers: how clients answer for the rows of the cohort's union, ``types.Answers(15/16, 1/16,
             15/16, 1/16)``; by default they take all of it.  A row that a client holds but does not
             take it reads as zeros and does not train; the sums of rows are divided by p5, the share
@@ -49,18 +52,19 @@ def secure(
     >>> sent.update["w"], stage.decode((), sent, key)[0].update["w"].tolist()
     (Array([ 4194304, -8388608], dtype=int32), [0.25, -0.5])
     """
-    if not heaviest >= 1:
+    if heaviest is not None and not heaviest >= 1:
         raise InputError(f"heaviest={heaviest}: the largest weight is at least 1")
+    largest = heaviest or 1.0
     answers = answers or Answers()
     if not all(0 <= p <= 1 for p in answers) or not answers.held > 0:
         raise InputError(f"{answers}: four probabilities, with which held rows are taken at times")
-    scale, weight_scale = scale_for(clients, bound * heaviest), scale_for(clients, heaviest)
+    scale, weight_scale = scale_for(clients, bound * largest), scale_for(clients, largest)
 
     def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
         refuse_extras(message, "through numbers that have no bound")
-        weight = jnp.minimum(message.weight, heaviest)
+        weight = jnp.minimum(message.weight, largest)
         factor = weight / jnp.maximum(message.weight, 1e-30)
-        most = bound * heaviest
+        most = bound * largest
         leaves, tree = jax.tree.flatten((message.update, message.extra))
         whole = []
         for place, leaf in enumerate(leaves):
@@ -93,6 +97,7 @@ def secure(
         on_sum=True,
         bound=bound,
         most=clients,
+        weights="" if heaviest else "uniform",
         rows="union",
         answers=answers,
         around=partial(_turns, clients),
