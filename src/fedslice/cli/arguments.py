@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedslice.cli import commands, example
+from fedslice.cli import attack, commands, example
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
@@ -98,6 +98,7 @@ def _looking(sub: Commands) -> None:
     methods.set_defaults(act=commands.algorithms)
 
     example.add_to(sub)
+    attack.add_to(sub)
 
 
 def _afterwards(sub: Commands) -> None:

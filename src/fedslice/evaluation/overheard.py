@@ -1,7 +1,7 @@
 """What a server reads: the bytes of each client's message, and the numbers in them.
 
 A server that follows the protocol may still be curious.  Here it gets what it would get: the run's
-own program makes the messages, :mod:`fedslice.round.wire` their bytes, and those are all that is read.
+own program makes the messages, :mod:`fedslice.round.wire` their bytes, and those are what is read.
 """
 
 from typing import Any, NamedTuple

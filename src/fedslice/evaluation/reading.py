@@ -116,7 +116,7 @@ def training(
     """
     rng = np.random.default_rng(seed)
     column, truth = rng.choice(columns, count), rng.random(count) < 0.5
-    wanted = sent[:, column].T == truth[:, None]
+    wanted = truth[:, None] == sent[:, column].T
     target = np.argmax(np.where(wanted, rng.random(wanted.shape), -1), axis=1)
     sums = _sums(values, target, column, cohort, rng)
     return np.abs(released(stages, sums, seed)), truth
