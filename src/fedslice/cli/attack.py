@@ -110,8 +110,8 @@ def _messages(run: Run, read: Overheard) -> dict[str, Share]:
     names = run.population.names[FIELD][run.spaces[TABLE].ids]
     rows, first = read.sent[:, read.columns[TABLE]], run.population.offsets[run.eligible]
     found = {}
-    for what, feature in (("gender", GENDER), ("age", AGE)):
-        mine = np.array([name.startswith(f"{what}=") and " & " not in name for name in names])
+    for what, begins, feature in (("gender", "gender=", GENDER), ("age group", "age=", AGE)):
+        mine = np.array([name.startswith(begins) and " & " not in name for name in names])
         said = run.spaces[TABLE].ids[np.argmax(rows & mine, axis=1)]
         found[what] = share(said, run.population.columns[FIELD][first, feature])
     films = np.array([name.startswith("movie=") for name in names])
@@ -138,25 +138,33 @@ def _sums(
 ) -> Sums:
     """All attacks on sums, ``trials`` of each, divided among the rounds that were ``read``."""
     each, clients = -(-trials // len(read)), np.bincount(run.spaces[TABLE].slots)
-    member, trains, label = [], {heat: [] for heat in HEATS}, []
-    for draw, one in enumerate(read):
-        own = len(read) * seed + draw
-        member.append(membership(one.values, one.held, cohort, each, stages, own))
+    noise = stages[-1].noise.multiplier if stages and stages[-1].noise else 0.0
+    own = np.random.default_rng([seed, cohort, int(1000 * noise)])  # each attack has its own coins
+    member: list[tuple[dict[str, np.ndarray], np.ndarray]] = []
+    trains: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {heat: [] for heat in HEATS}
+    label: list[tuple[np.ndarray, np.ndarray]] = []
+    for one in read:
+        where = one.columns[TABLE]
+        member.append(membership(one.values, one.held, cohort, each, stages, _draw(own)))
         for heat, (low, high) in HEATS.items():
-            there = one.sent[:, one.columns[TABLE]].any(0)  # somebody must have trained it
-            rows = np.flatnonzero(there & (low <= clients) & (clients <= high))
-            columns = one.columns[TABLE].start + rows
-            given = one.values, one.sent, columns, cohort, each, stages, own
+            there = one.sent[:, where].any(0)  # somebody must have trained it
+            columns = where.start + np.flatnonzero(there & (low <= clients) & (clients <= high))
+            given = one.values, one.sent, columns, cohort, each, stages, _draw(own)
             trains[heat].append(reading.training(*given))
         told = reading.telling(run, one, FIELD).trained(one)
-        label.append(reading.from_sums(one.values, told, cohort, each, stages, own))
+        label.append(reading.from_sums(one.values, told, cohort, each, stages, _draw(own)))
     present = np.concatenate([truth for _, truth in member])
     scores = {name: np.concatenate([score[name] for score, _ in member]) for name in KNOWING}
+    exact = {"everyone": 0.0}  # its likelihoods are the true ones, so 1 : 1 is the place to decide
     return Sums(
-        {name: measure(score, present) for name, score in scores.items()},
+        {name: measure(score, present, exact.get(name)) for name, score in scores.items()},
         {heat: measure(*_joined(pairs)) for heat, pairs in trains.items()},
-        share(*_joined(label)),
+        share(*_joined(label))._replace(base=told.base),
     )
+
+
+def _draw(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**32))
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -230,14 +238,16 @@ def _picture(found: Findings, file: Path) -> None:
             "its rating of a film": sums.label,
         }
 
-    kinds = {f"sum of {k}": questions(sums) for k, sums in found.sums.items()}
-    kinds[f"sum of {PRIVATE}, noise z = 1"] = questions(found.noisy[1.0])
+    kinds = {f"sum of about {k}": questions(sums) for k, sums in found.sums.items()}
+    kinds[f"sum of about {PRIVATE}, noise z = 1"] = questions(found.noisy[1.0])
     single = {name: found.messages[name] for name in list(found.messages)[:4]}
     attack_picture.draw(single, kinds, {z: s.member for z, s in found.noisy.items()}, file)
 
 
 def command(options: argparse.Namespace) -> None:
     """Attack, and show what came of it."""
+    if not 0 <= options.seed < 2**31:
+        raise InputError(f"--seed {options.seed}: give a whole number from 0 to {2**31 - 1}")
     if options.trials < 100:
         raise InputError(f"--trials {options.trials}: too few to tell anything; take 100 or more")
     picture: Path | None = options.out / "attack.png"
@@ -276,7 +286,7 @@ def add_to(commands: Any) -> None:
         "--out", type=Path, default=Path("attack"), help="folder for table and picture"
     )
     parser.add_argument(
-        "--trials", type=int, default=4000, help="rounds that each attacker plays (default: 4000)"
+        "--trials", type=int, default=8000, help="rounds that each attacker plays (default: 8000)"
     )
     parser.add_argument(
         "--scale",

@@ -58,7 +58,7 @@ def draw(
 def _bars(
     axis: Any, messages: Mapping[str, Share], sums: Mapping[str, Mapping[str, Measured | Share]]
 ) -> None:
-    place, ticks = 0.0, []
+    place, ticks = 0.0, list[tuple[float, str]]()
     for name, found in messages.items():
         _one(axis, place, 0.62, bar(found), "0.45", "one message" if not ticks else None)
         ticks.append((place, name))
@@ -74,12 +74,12 @@ def _bars(
             _one(axis, where, height, bar(figures[question]), colour, kind if first else None)
         ticks.append((place, question))
         place += 1
-    axis.plot([], [], color=MARK, linewidth=2, label="guessed without seeing anything")
+    axis.plot([], [], color=MARK, linewidth=2, label="without seeing anything")
     axis.set_yticks([where for where, _ in ticks], [name for _, name in ticks])
     axis.set(xlim=(0, 101), xlabel="guessed right (%)")
     axis.set_ylim(place - 0.35, -0.6)
     axis.axhline(len(messages) - 0.42, color="0.8", linewidth=0.8)
-    axis.set_title("What is read without noise, and with it", loc="left", fontsize=11)
+    axis.set_title("What an attacker guesses right", loc="left", fontsize=11)
     axis.grid(axis="x", alpha=0.25)
     axis.set_axisbelow(True)
     _bare(axis)
@@ -90,7 +90,8 @@ def _bars(
 
 def _one(axis: Any, place: float, height: float, one: Bar, colour: str, label: str | None) -> None:
     axis.barh(place, one.right, height * 0.9, color=colour, label=label)
-    axis.errorbar(one.right, place, xerr=2 * one.error, color=MARK, linewidth=0.8, capsize=0)
+    if one.error > 0.25:  # less than a bar's edge is wide
+        axis.errorbar(one.right, place, xerr=2 * one.error, color=MARK, linewidth=1, capsize=0)
     half = height * 0.45
     axis.plot([one.base, one.base], [place - half, place + half], color=MARK, linewidth=2)
 
@@ -117,8 +118,10 @@ def _bound(axis: Any, noisy: Mapping[float, Mapping[str, Measured]]) -> None:
     axis.set(xscale="log", xlim=(low, high), ylim=(-0.04, 1))
     axis.set_xticks(list(noisy), [f"{z:g}" for z in noisy])
     axis.minorticks_off()
-    axis.set(xlabel="noise multiplier z", ylabel="advantage (TPR − FPR)")
-    axis.set_title("Did this client take part? One sum with noise", loc="left", fontsize=11)
+    axis.set(xlabel="noise multiplier z", ylabel="advantage: 0 a guess, 1 certain")
+    axis.set_title(
+        "Did this client take part? One sum of about 50, with noise", loc="left", fontsize=11
+    )
     axis.grid(alpha=0.25)
     _bare(axis)
     axis.legend(fontsize=9, frameon=False)

@@ -33,6 +33,17 @@ class Telling(NamedTuple):
         there = read.sent[self.client, self.column]
         return Telling(*(each[there] for each in self))
 
+    @property
+    def base(self) -> float:
+        """How often the commonest label is right, for an example of a client drawn at random.
+
+        >>> Telling(np.array([0, 0, 1]), np.array([1, 2, 1]), np.array([1, 0, 1])).base
+        0.75
+        """
+        size = np.bincount(self.client)
+        ones = np.bincount(self.client, self.label)[size > 0] / size[size > 0]
+        return float(max(ones.mean(), 1 - ones.mean()))
+
     def read(self, values: np.ndarray) -> np.ndarray:
         """The labels that messages tell: 1 where the row went up.
 
