@@ -147,8 +147,7 @@ def _sums(
         where = one.columns[TABLE]
         member.append(membership(one.values, one.held, cohort, each, stages, _draw(own)))
         for heat, (low, high) in HEATS.items():
-            there = one.sent[:, where].any(0)  # somebody must have trained it
-            columns = where.start + np.flatnonzero(there & (low <= clients) & (clients <= high))
+            columns = where.start + np.flatnonzero((low <= clients) & (clients <= high))
             given = one.values, one.sent, columns, cohort, each, stages, _draw(own)
             trains[heat].append(reading.training(*given))
         told = reading.telling(run, one, FIELD).trained(one)
@@ -286,7 +285,7 @@ def add_to(commands: Any) -> None:
         "--out", type=Path, default=Path("attack"), help="folder for table and picture"
     )
     parser.add_argument(
-        "--trials", type=int, default=8000, help="rounds that each attacker plays (default: 8000)"
+        "--trials", type=int, default=6000, help="rounds that each attacker plays (default: 6000)"
     )
     parser.add_argument(
         "--scale",

@@ -197,7 +197,13 @@ def play(clients: int, cohort: float, count: int, rng: np.random.Generator) -> T
 
 def released(stages: Sequence[Stage], sums: np.ndarray, seed: int) -> np.ndarray:
     """Sums as the server publishes them: by the server halves of those ``stages`` that act on
-    them."""
+    them, of an algorithm whose clients send updates alone (no adaptive bound).
+
+    >>> from fedslice.data.sampling import poisson
+    >>> from fedslice.stage.noise import noise
+    >>> float(released([noise(3.0, poisson(5))], np.zeros(10_000), seed=0).std().round(1))
+    3.0
+    """
     key = jax.random.fold_in(jax.random.key(0), np.uint32(seed % 2**32))
     blank = ClientReport(*[jnp.zeros(1)] * 4)
     total = Message({"sum": jnp.asarray(sums)}, jnp.zeros(()), blank)
@@ -227,6 +233,8 @@ def membership(
     >>> [measure(scores[knowing], present).advantage for knowing in KNOWING]
     [1.0, 1.0, 1.0]
     """
+    if not values.any():
+        raise InputError("all messages are zero: there is nothing to look for")
     trials = play(len(values), cohort, count, np.random.default_rng(seed))
     noise = next((stage.noise.multiplier for stage in stages if stage.noise), 0.0)
     known = _knowledge(values, held, cohort / len(values))

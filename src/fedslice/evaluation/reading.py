@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedslice.errors import InputError
 from fedslice.evaluation.attack import released
 from fedslice.evaluation.overheard import Overheard
 from fedslice.simulation.run import Run
@@ -94,9 +95,12 @@ def from_sums(
     >>> bool((said == truth).all())
     True
     """
+    if not len(examples.client):
+        raise InputError("no example has a row of its own in any message: there is nothing to read")
     rng = np.random.default_rng(seed)
-    clients, size = np.unique(examples.client, return_counts=True)
-    start = np.searchsorted(examples.client, clients)
+    order = np.argsort(examples.client, kind="stable")
+    examples = Telling(*(each[order] for each in examples))
+    clients, start, size = np.unique(examples.client, return_index=True, return_counts=True)
     drawn = rng.integers(len(clients), size=count)
     chosen = start[drawn] + rng.integers(size[drawn])
     target, column = examples.client[chosen], examples.column[chosen]
@@ -117,14 +121,18 @@ def training(
     """Does a client that takes part train this row?  Scores of who sees the sum of that row alone,
     and the truth.
 
-    The row is drawn from ``columns``; a fair coin says whether the client is one of those who
-    ``sent`` it.  The score is how far the row moved.
+    The row is drawn from those of ``columns`` that some clients ``sent`` and others did not; a fair
+    coin says whether the client is one of the former.  The score is how far the row moved.
 
     >>> sent = np.array([[True, False], [False, True], [False, True]])
     >>> scores, truth = training(1.0 * sent, sent, np.array([0]), cohort=1, count=100)
     >>> bool((scores[truth] == 1).all()), float(scores[~truth].max()) <= 1
     (True, True)
     """
+    senders = sent[:, columns].sum(0)
+    columns = columns[(senders > 0) & (senders < len(sent))]
+    if not len(columns):
+        raise InputError("each of these rows is sent by all clients or by none: ask about others")
     rng = np.random.default_rng(seed)
     column, truth = rng.choice(columns, count), rng.random(count) < 0.5
     wanted = truth[:, None] == sent[:, column].T
