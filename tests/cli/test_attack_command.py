@@ -1,18 +1,29 @@
 """The command ``fedslice attack``, on few clients and with few trials."""
 
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from fedslice.cli import attack
 from fedslice.cli.main import main
+from fedslice.tasks import movielens_lr
+
+SMALL = {"COHORTS": (5, 20), "NOISES": (1.0,), "PRIVATE": 10, "LATER": 2}
+GIVEN = ["attack", "--scale", "0.01", "--trials", "400", "--out"]
 
 
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"COHORTS": (5, 20), "NOISES": (1.0,), "PRIVATE": 10, "LATER": 2}.items():
+    for name, value in SMALL.items():
         monkeypatch.setattr(attack, name, value)
+
+
+@lru_cache(maxsize=1)
+def findings() -> attack.Findings:
+    """Made once, under ``_tiny``."""
+    return attack.study(movielens_lr.synthetic(0, 0.01), 400, 0)
 
 
 def figures(text: str, line: str) -> list[float]:
@@ -25,8 +36,7 @@ def figures(text: str, line: str) -> list[float]:
 def test_attack_shows_tables_and_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["attack", "--scale", "0.01", "--trials", "400", "--out"]
-    assert main([*given, str(tmp_path / "a")]) == 0
+    assert main([*GIVEN, str(tmp_path)]) == 0
     text = capsys.readouterr().out
     for what in ("gender", "age group", "films it rated", "its rating of a film     "):
         right, guessed, _ = figures(text.replace(",", ""), what)
@@ -37,12 +47,9 @@ def test_attack_shows_tables_and_a_picture(
     assert min(figures(plain, known)) > 0.95
     assert figures(noisy, known)[0] < 0.6
     assert figures(noisy, "did it take part? no attacker can exceed") == [0.383]
-    assert (tmp_path / "a" / "table.txt").read_text(encoding="utf-8").strip() in text
-    assert (tmp_path / "a" / "attack.png").stat().st_size > 10_000
-    assert main([*given, str(tmp_path / "b")]) == 0
-    assert capsys.readouterr().out.replace("b/attack.png", "a/attack.png") == text
-    assert main([*given, str(tmp_path / "c"), "--seed", "1"]) == 0
-    assert capsys.readouterr().out.split("picture")[0] != text.split("picture")[0]
+    assert (tmp_path / "table.txt").read_text(encoding="utf-8").strip() in text
+    assert (tmp_path / "attack.png").stat().st_size > 10_000
+    assert attack.tables(findings()) in text  # made again, with the same seed
 
 
 @pytest.mark.parametrize(
@@ -65,8 +72,9 @@ def test_what_cannot_be_attacked_is_refused(
 def test_without_matplotlib_there_are_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attack, "study", lambda *given: findings())
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    assert main(["attack", "--scale", "0.01", "--trials", "100", "--out", str(tmp_path)]) == 0
+    assert main([*GIVEN, str(tmp_path)]) == 0
     heard = capsys.readouterr()
     assert "pip install 'fedslice[plot]'" in heard.err
     assert "did it take part?" in heard.out

@@ -3,6 +3,7 @@
 The attacks are in :mod:`fedslice.evaluation.attack` and :mod:`fedslice.evaluation.reading`."""
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,7 +197,6 @@ def tables(found: Findings) -> str:
         return [*rows, ["its rating of a film, right", *(_percent(c.label) for c in columns)]]
 
     limit = ["did it take part? no attacker can exceed", *(f"{bound(z):.3f}" for z in found.noisy)]
-    base = plain[0].label.base
     return "\n\n".join(
         [
             f"1. One message, as the server gets it: {facts['clients']:,.0f} clients, the first"
@@ -208,13 +208,20 @@ def tables(found: Findings) -> str:
             f"3. The sum of about {PRIVATE} clipped messages with noise z (central differential"
             " privacy)",
             report.text_table(["", *(f"z = {z:g}" for z in found.noisy)], [limit, *block(noisy)]),
-            f"± is one standard error. Ratings are guessed right without any message in"
-            f" {100 * base:.0f} %. A client trains {100 * facts['trained']:.0f} % of its rows in a"
-            f" round; {100 * facts['filled']:.0f} % of clients fill the ball. The bound in 3 is for"
-            " one round and who takes part or not by a fair coin; over many rounds attackers gain,"
-            " by sampling they lose: fedslice privacy accounts for both. It protects from those who"
-            " see sums: a server that sees single messages reads table 1.",
+            textwrap.fill(_notes(facts, plain[0].label.base), 100),
         ]
+    )
+
+
+def _notes(facts: dict[str, float], base: float) -> str:
+    return (
+        f"± is one standard error. Without any message {100 * base:.0f} % of the ratings are"
+        f" guessed right. A client trains {100 * facts['trained']:.0f} % of its rows in a round."
+        f" Before noise {100 * facts['filled']:.0f} % of the updates fill the ball that all are"
+        " clipped to. The bound in 3 is for one round, and for a client that takes part or not by a"
+        " fair coin. Over many rounds attackers gain, by the sampling of clients they lose: that is"
+        " for an accountant. Noise on the sum protects from those who see sums; a server that sees"
+        " single messages reads table 1."
     )
 
 

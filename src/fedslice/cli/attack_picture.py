@@ -102,10 +102,10 @@ def _bound(axis: Any, noisy: Mapping[float, Mapping[str, Measured]]) -> None:
     limit = [largest_advantage(float(z)) for z in grid]
     axis.fill_between(grid, limit, 1.0, color="0.92", linewidth=0)
     axis.plot(grid, limit, color=MARK, linewidth=1.6, label="no attacker can do better")
-    for knowing, (text, marker, colour) in KNOWN.items():
+    for place, (knowing, (text, marker, colour)) in enumerate(KNOWN.items()):
         found = [figures[knowing] for figures in noisy.values()]
         axis.errorbar(
-            list(noisy),
+            [1.05**place * z for z in noisy],  # side by side, to be told apart
             [one.advantage for one in found],
             yerr=[2 * one.error for one in found],
             fmt=marker,
@@ -115,7 +115,7 @@ def _bound(axis: Any, noisy: Mapping[float, Mapping[str, Measured]]) -> None:
             capsize=2.5,
             label=text,
         )
-    axis.set(xscale="log", xlim=(low, high), ylim=(-0.04, 1))
+    axis.set(xscale="log", xlim=(low, high), ylim=(-0.08, 1))
     axis.set_xticks(list(noisy), [f"{z:g}" for z in noisy])
     axis.minorticks_off()
     axis.set(xlabel="noise multiplier z", ylabel="advantage: 0 a guess, 1 certain")
