@@ -35,11 +35,12 @@ GENDER, AGE, FILM = 0, 1, 2  # which of an example's features
 
 
 class Sums(NamedTuple):
-    """What sums of messages tell: who took part, by what an attacker knows; who trained a row, by
-    the clients that hold it; and labels."""
+    """What sums of messages tell: who took part, by what an attacker knows; who trained a row in
+    this round, and who holds it at all, by the clients that do; and labels."""
 
     member: dict[str, Measured]
     trains: dict[str, Measured]
+    holds: dict[str, Measured]
     label: Share
 
 
@@ -141,16 +142,19 @@ def _sums(
     each, clients = -(-trials // len(read)), np.bincount(run.spaces[TABLE].slots)
     noise = stages[-1].noise.multiplier if stages and stages[-1].noise else 0.0
     own = np.random.default_rng([seed, cohort, int(1000 * noise)])  # each attack has its own coins
+    beside = np.random.default_rng([seed, cohort, int(1000 * noise), 1])
     member: list[tuple[dict[str, np.ndarray], np.ndarray]] = []
     trains: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {heat: [] for heat in HEATS}
+    holds: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {heat: [] for heat in HEATS}
     label: list[tuple[np.ndarray, np.ndarray]] = []
     for one in read:
         where = one.columns[TABLE]
         member.append(membership(one.values, one.held, cohort, each, stages, _draw(own)))
         for heat, (low, high) in HEATS.items():
             columns = where.start + np.flatnonzero((low <= clients) & (clients <= high))
-            given = one.values, one.sent, columns, cohort, each, stages, _draw(own)
-            trains[heat].append(reading.training(*given))
+            given = columns, cohort, each, stages
+            trains[heat].append(reading.training(one.values, one.sent, *given, _draw(own)))
+            holds[heat].append(reading.training(one.values, one.held, *given, _draw(beside)))
         told = reading.telling(run, one, FIELD).trained(one)
         label.append(reading.from_sums(one.values, told, cohort, each, stages, _draw(own)))
     present = np.concatenate([truth for _, truth in member])
@@ -159,6 +163,7 @@ def _sums(
     return Sums(
         {name: measure(score, present, exact.get(name)) for name, score in scores.items()},
         {heat: measure(*_joined(pairs)) for heat, pairs in trains.items()},
+        {heat: measure(*_joined(pairs)) for heat, pairs in holds.items()},
         share(*_joined(label))._replace(base=told.base),
     )
 
@@ -188,6 +193,7 @@ def tables(found: Findings) -> str:
         ("did it take part? knows its data", "member", "data"),
         ("did it take part? knows which rows it holds", "member", "rows"),
         *((f"does it train this row? held by {heat}", "trains", heat) for heat in HEATS),
+        *((f"does it hold this row? held by {heat}", "holds", heat) for heat in HEATS),
     ]
 
     def block(columns: list[Sums]) -> list[list[str]]:

@@ -122,7 +122,8 @@ def training(
     and the truth.
 
     The row is drawn from those of ``columns`` that some clients ``sent`` and others did not; a fair
-    coin says whether the client is one of the former.  The score is how far the row moved.
+    coin says whether the client is one of the former.  The score is how far the row moved.  With
+    what clients hold in the place of what they sent, the question is whether it holds the row.
 
     >>> sent = np.array([[True, False], [False, True], [False, True]])
     >>> scores, truth = training(1.0 * sent, sent, np.array([0]), cohort=1, count=100)
