@@ -2,6 +2,7 @@
 
     python benchmarks/private_heat.py power      A = diag(c^a), a = 0, 1/2, 1, each with its clip
     python benchmarks/private_heat.py response   rounds to the target, heat by randomised response
+    python benchmarks/private_heat.py picture    docs/images/private-heat.png from lines of power
 
 On the MovieLens generator at full size (or MovieLens-1M: --data-dir).
 """
@@ -86,9 +87,43 @@ def responses(options: argparse.Namespace) -> None:
             print(json.dumps({"seed": seed, "heat": name, "rounds": rounds}), flush=True)
 
 
+def picture(options: argparse.Namespace) -> None:
+    """Test loss against the clip: the mean over seeds, and the seeds themselves."""
+    import matplotlib.pyplot as plt
+
+    lines = [json.loads(line) for file in options.lines for line in file.read_text().splitlines()]
+    looks = {
+        "FedAvg": ("FedAvg, no heat", "0.45", "s"),
+        "a = 0": ("a = 0: clip, add noise, then correct", "#c8553d", "v"),
+        "a = 0.5": ("a = 1/2: FedSubAvg's geometry", "#1b4f8c", "o"),
+        "a = 1": ("a = 1: clip the corrected update", "#e09f3e", "^"),
+    }
+    figure, axes = plt.subplots(figsize=(7.2, 4.2), constrained_layout=True)
+    for method, (label, colour, marker) in looks.items():
+        points: dict[float, list[float]] = {}
+        for line in lines:
+            for clip, loss in line["all"].items() if line["method"] == method else ():
+                points.setdefault(float(clip), []).append(loss)
+        clips = sorted(points)
+        means = [sum(points[clip]) / len(points[clip]) for clip in clips]
+        axes.plot(clips, means, marker=marker, color=colour, label=label, lw=1.6, ms=5)
+        for clip in clips:
+            axes.plot([clip] * len(points[clip]), points[clip], ".", color=colour, ms=3, alpha=0.6)
+    axes.set(xscale="log", ylim=(0.638, 0.702), xlabel="clip C (tuned for each)")
+    axes.set_ylabel("test loss after 100 private rounds")
+    axes.axhline(0.6931, color="0.7", lw=0.8, ls=":")
+    axes.text(0.0031, 0.6936, "untrained", color="0.5", fontsize=8)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=9, loc="lower left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(options.png, dpi=110)
+    print(options.png)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("power", "response"))
+    parser.add_argument("what", choices=("power", "response", "picture"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[3, 4, 5])
     parser.add_argument("--rounds", type=int, default=100)
@@ -99,8 +134,10 @@ def main() -> None:
     parser.add_argument("--powers", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     parser.add_argument("--epsilons", nargs="+", default=["1", "4"])
     parser.add_argument("--weights", default="examples")
+    parser.add_argument("--lines", type=Path, nargs="+", default=[])
+    parser.add_argument("--png", type=Path, default=Path("docs/images/private-heat.png"))
     options = parser.parse_args()
-    (powers if options.what == "power" else responses)(options)
+    {"power": powers, "response": responses, "picture": picture}[options.what](options)
 
 
 if __name__ == "__main__":

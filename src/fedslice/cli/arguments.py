@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedslice.cli import commands, example, privacy
+from fedslice.cli import attack, commands, example, privacy
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
@@ -97,7 +97,8 @@ def _looking(sub: Commands) -> None:
     methods.add_argument("--markdown", action="store_true", help="all of them as one Markdown page")
     methods.set_defaults(act=commands.algorithms)
 
-    privacy.add_to(sub)
+    below = privacy.add_to(sub).add_subparsers(title="a demonstration", metavar="attack")
+    attack.add_to(below)
     example.add_to(sub)
 
 
