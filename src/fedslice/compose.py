@@ -141,6 +141,16 @@ def _check_drawn(noise: Noise, sampler: Sampler) -> None:
         )
 
 
+def check_rounds(algorithm: Algorithm, rounds: int) -> None:
+    """Refuse more rounds than the noise is made for."""
+    noise = algorithm.noise
+    if noise is not None and noise.rounds is not None and rounds > noise.rounds:
+        raise InputError(
+            f"the noise is made for {noise.rounds} rounds, and round {rounds} would be without:"
+            f" give privacy.{_WAYS[noise.kind]}(...) all rounds of the training"
+        )
+
+
 def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     """Refuse a sampler with which the algorithm's mean is not what it says.
 

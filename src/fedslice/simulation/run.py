@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.compose import check_heat, check_sampler
+from fedslice.compose import check_heat, check_rounds, check_sampler
 from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
@@ -125,6 +125,7 @@ class Run:
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""
         for _ in range(count):
+            check_rounds(self.algorithm, self.round + 1)
             cohort = self.cohort(self.round)
             plan, traffic = self.planner.plan(self.round, cohort)
             new = self._introduced(cohort)
