@@ -158,6 +158,16 @@ class Noise(NamedTuple):
     rounds: int | None = None
     details: Mapping[str, Any] = {}
 
+    @property
+    def made_by(self) -> str:
+        """The function of ``fedslice.privacy`` that one gets it from.
+
+        >>> Noise("skellam", 1.0, "uniform", 50).made_by
+        'distributed'
+        """
+        ways = {"gaussian": "central", "skellam": "distributed"}
+        return "lazy" if "stages" in self.details else ways.get(self.kind, self.kind)
+
 
 def nothing(state: PyTree) -> PyTree:
     """The offer of a stage whose client half needs nothing from the server."""
@@ -245,7 +255,8 @@ class Server(NamedTuple):
 
     A server that ``needs_sum`` keeps the exact mean of its clients' memories, one with
     ``needs_update`` from their updates as they were; one with ``several`` models has them side by
-    side in its state (see :mod:`fedslice.evaluation.clusters`).
+    side in its state (see :mod:`fedslice.evaluation.clusters`).  One with ``noise`` adds it to what
+    it offers and shows, on all rows whoever reads them, so that rounds need not go over all rows.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -255,6 +266,7 @@ class Server(NamedTuple):
     needs_sum: bool = False
     needs_update: bool = False
     several: bool = False
+    noise: Noise | None = None
 
 
 class Algorithm(NamedTuple):
@@ -280,7 +292,8 @@ class Algorithm(NamedTuple):
     @property
     def noise(self) -> Noise | None:
         """What makes its sums private, if anything does."""
-        return next((stage.noise for stage in self.stages if stage.noise), None)
+        each = [*(stage.noise for stage in self.stages), self.server.noise]
+        return next((noise for noise in each if noise is not None), None)
 
     @property
     def names_rows(self) -> bool:
