@@ -144,8 +144,8 @@ class Noise(NamedTuple):
     """What a stage adds to sums so that they are differentially private, as an accountant reads it:
     ``multiplier`` is the standard deviation over the most that one client can change, for clients
     that are drawn as ``sampling`` says, ``clients`` of them on average (None: all).  ``kind`` is
-    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``rounds`` is the most that it is
-    made for (None: any number), ``details`` what such a mechanism has beside.
+    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``details`` are what such a mechanism
+    has beside, ``rounds`` the most that it is made for (None: any number).
 
     >>> Noise("gaussian", 1.0, "poisson", 50).multiplier
     1.0
@@ -155,8 +155,8 @@ class Noise(NamedTuple):
     multiplier: float
     sampling: str
     clients: float | None
-    rounds: int | None = None
     details: Mapping[str, Any] = {}
+    rounds: int | None = None
 
     @property
     def made_by(self) -> str:

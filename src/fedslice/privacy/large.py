@@ -56,6 +56,6 @@ def lazy(
     cohort = accountable(sampler)
     stages = [ball(clip, heat, power), mean("uniform", heat, denominator=cohort)]
     spent = Noise(
-        "gaussian", noise, sampler.kind, sampler.clients, rounds, {"stages": tuple(stages)}
+        "gaussian", noise, sampler.kind, sampler.clients, {"stages": tuple(stages)}, rounds
     )
     return stages, lazy_noise(noise * clip / cohort, spent, rate, heat, power)

@@ -126,8 +126,8 @@ def correlated_noise(multiplier: float, sampler: Sampler, strategy: Strategy) ->
         multiplier,
         sampler.kind,
         sampler.clients,
-        strategy.rounds,
         {"strategy": strategy},
+        strategy.rounds,
     )
     return Stage(init, encode, decode, on_sum=True, noise=spent)
 

@@ -81,7 +81,7 @@ def skellam(
         "least": least,
         "scale": scale,
     }
-    spent = Noise("skellam", multiplier, sampler.kind, sampler.clients, details=details)
+    spent = Noise("skellam", multiplier, sampler.kind, sampler.clients, details)
     return Stage(lambda params, rows: (), encode, decode, on_sum=True, noise=spent, rows="all")
 
 
