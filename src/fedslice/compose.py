@@ -8,13 +8,6 @@ from fedslice.errors import InputError
 from fedslice.reduce import total
 from fedslice.types import Algorithm, Client, Noise, Reduce, Server, Stage
 
-_WAYS = {
-    "gaussian": "central",
-    "local": "local",
-    "skellam": "distributed",
-    "matrix": "matrix",
-}  # what makes the stages of each kind of noise
-
 
 def algorithm(
     client: Client,
@@ -54,21 +47,23 @@ def algorithm(
             f"{name} sends zeros for the models a client did not choose, which {chosen.name} would"
             " count"
         )
-    on_sum = any(stage.on_sum for stage in stages)
+    on_sum = server.noise is not None or any(stage.on_sum for stage in stages)
     if on_sum and not chosen.plain:
         raise InputError(
-            f"a stage after the mean acts on the sum of messages, which {chosen.name} is not: use"
-            " reduce=sum, or leave that stage out"
+            f"a stage after the mean, or noise, acts on the sum of messages, which {chosen.name} is"
+            " not: use reduce=sum, or leave that out"
         )
     if on_sum and survey is not None:
         raise InputError(
             f"{name} surveys its clients first, and what they answer would not go through the stage"
-            " after the mean: leave that stage out, or use an algorithm of one trip"
+            " after the mean, or get noise: leave that out, or use an algorithm of one trip"
         )
     made = Algorithm(name, client, tuple(stages), server, chosen, survey)
     _check_bounds(made)
     if made.noise is not None:
         _check_private(made)
+    if server.noise is not None:
+        _check_lazy(made)
     return made
 
 
@@ -148,13 +143,39 @@ def _check_private(algorithm: Algorithm) -> None:
             )
 
 
+def _check_lazy(algorithm: Algorithm) -> None:
+    """Refuse noise of the server's beside other noise, or other stages than it is the size of."""
+    noise = algorithm.server.noise
+    assert noise is not None
+    own = zip(noise.details["stages"], algorithm.stages[-2:], strict=False)
+    if any(stage.noise for stage in algorithm.stages) or any(one is not two for one, two in own):
+        raise InputError(
+            "the server's noise is of the size of its own ball and mean: give an algorithm both"
+            " that privacy.lazy(...) makes, the stages last, and no other noise"
+        )
+    if any(stage.codes for stage in algorithm.stages):
+        raise InputError(
+            "a ball needs updates as numbers, not as codes of them: leave out compress"
+        )
+
+
 def _check_drawn(noise: Noise, sampler: Sampler) -> None:
     """Refuse a sampler other than the one that is accounted for."""
     if (noise.sampling, noise.clients) != (sampler.kind, sampler.clients):
         who = "all" if noise.clients is None else f"{noise.clients:g}"
         raise InputError(
             f"the noise is accounted for {noise.sampling} sampling of {who} clients, not for"
-            f" {sampler.name}: give privacy.{_WAYS[noise.kind]}(...) the sampler of the run"
+            f" {sampler.name}: give privacy.{noise.made_by}(...) the sampler of the run"
+        )
+
+
+def check_rounds(algorithm: Algorithm, rounds: int) -> None:
+    """Refuse more rounds than the noise is made for."""
+    noise = algorithm.noise
+    if noise is not None and noise.rounds is not None and rounds > noise.rounds:
+        raise InputError(
+            f"the noise is made for {noise.rounds} rounds, and round {rounds} would be without:"
+            f" give privacy.{noise.made_by}(...) all rounds of the training"
         )
 
 

@@ -144,8 +144,8 @@ class Noise(NamedTuple):
     """What a stage adds to sums so that they are differentially private, as an accountant reads it:
     ``multiplier`` is the standard deviation over the most that one client can change, for clients
     that are drawn as ``sampling`` says, ``clients`` of them on average (None: all).  ``kind`` is
-    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``details`` are the numbers that
-    such a mechanism has beside.
+    ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``details`` are what such a mechanism
+    has beside, ``rounds`` the most that it is made for (None: any number).
 
     >>> Noise("gaussian", 1.0, "poisson", 50).multiplier
     1.0
@@ -156,6 +156,17 @@ class Noise(NamedTuple):
     sampling: str
     clients: float | None
     details: Mapping[str, Any] = {}
+    rounds: int | None = None
+
+    @property
+    def made_by(self) -> str:
+        """The function of ``fedslice.privacy`` that one gets it from.
+
+        >>> Noise("skellam", 1.0, "uniform", 50).made_by
+        'distributed'
+        """
+        ways = {"gaussian": "central", "skellam": "distributed"}
+        return "lazy" if "stages" in self.details else ways.get(self.kind, self.kind)
 
 
 HIDDEN = ("named", "union", "all")
@@ -291,7 +302,8 @@ class Server(NamedTuple):
 
     A server that ``needs_sum`` keeps the exact mean of its clients' memories, one with
     ``needs_update`` from their updates as they were; one with ``several`` models has them side by
-    side in its state (see :mod:`fedslice.evaluation.clusters`).
+    side in its state (see :mod:`fedslice.evaluation.clusters`).  One with ``noise`` adds it to what
+    it offers and shows, on all rows whoever reads them, so that rounds need not go over all rows.
     """
 
     init: Callable[[Params, Rows], PyTree]
@@ -301,6 +313,7 @@ class Server(NamedTuple):
     needs_sum: bool = False
     needs_update: bool = False
     several: bool = False
+    noise: Noise | None = None
 
 
 class Algorithm(NamedTuple):
@@ -326,7 +339,8 @@ class Algorithm(NamedTuple):
     @property
     def noise(self) -> Noise | None:
         """What makes its sums private, if anything does."""
-        return next((stage.noise for stage in self.stages if stage.noise), None)
+        each = [*(stage.noise for stage in self.stages), self.server.noise]
+        return next((noise for noise in each if noise is not None), None)
 
     @property
     def most(self) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from laws import MODEL, RECIPES, sampler_of
 from problems import people, run_of
@@ -28,7 +29,17 @@ from fedslice.types import Algorithm, Data, Message, Phase, State
 
 ROUNDS = 3
 SEED = 5
-NAMES = [name for name in RECIPES if name != "central"]  # which no client ever runs
+
+
+def lazy_noise(model: fs.Model, population: fs.Population) -> Algorithm:
+    """Noise that the server adds to the rows that are read."""
+    heat = fs.privacy.heat.public(population.heat(model))
+    parts = fs.privacy.lazy(1.0, 2.0, sampler_of("lazy-noise"), heat=heat, rounds=ROUNDS)
+    return fs.algorithm(fs.client.sgd(model, optax.sgd(0.3), fs.Work(steps=3, batch=4)), *parts)
+
+
+METHODS = {**RECIPES, "lazy-noise": lazy_noise}
+NAMES = [name for name in METHODS if name != "central"]  # which no client ever runs
 
 
 class Software:
@@ -241,7 +252,7 @@ def _union(slots: list[np.ndarray], room: int, past: int) -> np.ndarray:
 @lru_cache(maxsize=1)
 def simulated(name: str) -> tuple[Run, list[Report]]:
     population = people()
-    method = RECIPES[name](MODEL, population)
+    method = METHODS[name](MODEL, population)
     settings: dict[str, Any] = {"engine": "map", "threads": 1, "seed": SEED}
     run = run_of(method, population, sampler=sampler_of(name), **settings)
     return run, list(run.rounds(ROUNDS))
@@ -253,7 +264,7 @@ def apart(name: str) -> tuple[Office, list[Device], list[int], list[int]]:
     (run, _), population = simulated(name), people()
     office = Office(run)
     clients = [population.subset(np.array([place])) for place in range(len(population))]
-    software = Software(RECIPES[name](MODEL, population), clients[3])
+    software = Software(METHODS[name](MODEL, population), clients[3])
     devices = [Device(software, alone) for alone in clients]
     down, up, met = [], [], set()
     first = run.shapes.model.params(run.shapes.key, office.ids)

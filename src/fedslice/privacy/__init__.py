@@ -7,4 +7,6 @@ from fedslice.privacy import heat as heat
 from fedslice.privacy.central import central as central
 from fedslice.privacy.devices import distributed as distributed
 from fedslice.privacy.devices import local as local
+from fedslice.privacy.ftrl import matrix as matrix
+from fedslice.privacy.large import lazy as lazy
 from fedslice.stage.ball import Adapt as Adapt

@@ -58,8 +58,8 @@ def central(
     ...                            weights="uniform", stages=private)
     >>> run = fs.simulate(method, task.train, sampler=drawn)
     >>> _ = run.train(20, progress=False)
-    >>> run.algorithm.noise
-    Noise(kind='gaussian', multiplier=0.5, sampling='poisson', clients=50, details={})
+    >>> run.algorithm.noise[:4]
+    ('gaussian', 0.5, 'poisson', 50)
     """
     cohort = accountable(sampler)
     told, multiplier = 0.0, noise

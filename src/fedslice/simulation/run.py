@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.compose import check_heat, check_sampler
+from fedslice.compose import check_heat, check_rounds, check_sampler
 from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
@@ -132,6 +132,7 @@ class Run:
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""
         for _ in range(count):
+            check_rounds(self.algorithm, self.round + 1)
             cohort = self.cohort(self.round)
             plan, traffic = self.planner.plan(self.round, cohort)
             new = self._introduced(cohort)
@@ -395,12 +396,13 @@ def simulate(
             f"sampler={sampler!r} is no sampler: say how clients are drawn, as in sampler={hint}"
         )
     check_sampler(algorithm, sampler)
-    if algorithm.noise is not None and rows not in (None, "all"):
+    whole = any(stage.noise for stage in algorithm.stages)
+    if whole and rows not in (None, "all"):
         raise InputError(
             f"rows={rows!r}: noise on some rows alone would name them, and the clients that hold"
             " them; with differential privacy a round goes over all rows, so leave rows out"
         )
-    rows = "all" if algorithm.noise is not None else rows
+    rows = "all" if whole else rows
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
     return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)

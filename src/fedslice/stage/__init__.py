@@ -8,6 +8,8 @@ from fedslice.stage.compress import low_rank as low_rank
 from fedslice.stage.compress import quantise as quantise
 from fedslice.stage.compress import random as random
 from fedslice.stage.compress import sign as sign
+from fedslice.stage.correlated import Bands as Bands
+from fedslice.stage.correlated import correlated_noise as correlated_noise
 from fedslice.stage.fairness import agnostic as agnostic
 from fedslice.stage.fairness import qffl as qffl
 from fedslice.stage.mean import mean as mean
