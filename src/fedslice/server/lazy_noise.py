@@ -93,7 +93,7 @@ def lazy_noise(
         }
 
     def step(state: Hidden, message: Message, key: Key) -> Hidden:
-        refuse_extras(message, False)
+        refuse_extras(message, "without noise")
         params = jax.tree.map(lambda x, d: x + rate * d, state.params, message.update)
         dense = {name: leaf for name, leaf in params.items() if name not in state.size}
         params = {**params, **normal(dense, jax.random.fold_in(key, 1), rate * size)}

@@ -102,7 +102,7 @@ def correlated_noise(multiplier: float, sampler: Sampler, strategy: Strategy) ->
         return Walk(jnp.zeros((), jnp.int32), no_key())
 
     def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        refuse_extras(message, False)
+        refuse_extras(message, "without noise")
         return message, memory
 
     def decode(state: Walk, total: Message, key: Key) -> tuple[Message, Walk]:
