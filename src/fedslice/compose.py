@@ -96,6 +96,7 @@ def _check_bounds(algorithm: Algorithm) -> None:
     stages = algorithm.stages
     place = stages.index(algorithm.mean)
     needed = [stage.bound for stage in stages[place + 1 :] if stage.bound is not None]
+    needed += [1.0] if algorithm.server.noise is not None else []
     if not needed:
         return
     if algorithm.client.extras or any(stage.extras for stage in stages):
@@ -161,7 +162,11 @@ def _check_lazy(algorithm: Algorithm) -> None:
 
 def _check_drawn(noise: Noise, sampler: Sampler) -> None:
     """Refuse a sampler other than the one that is accounted for."""
-    if (noise.sampling, noise.clients) != (sampler.kind, sampler.clients):
+    if (noise.sampling, noise.clients, noise.cycle) != (
+        sampler.kind,
+        sampler.clients,
+        sampler.cycle,
+    ):
         who = "all" if noise.clients is None else f"{noise.clients:g}"
         raise InputError(
             f"the noise is accounted for {noise.sampling} sampling of {who} clients, not for"

@@ -145,7 +145,8 @@ class Noise(NamedTuple):
     ``multiplier`` is the standard deviation over the most that one client can change, for clients
     that are drawn as ``sampling`` says, ``clients`` of them on average (None: all).  ``kind`` is
     ``"gaussian"``, ``"skellam"``, ``"local"`` or ``"matrix"``; ``details`` are what such a mechanism
-    has beside, ``rounds`` the most that it is made for (None: any number).
+    has beside, ``rounds`` the most that it is made for (None: any number), ``cycle`` the rounds from
+    one in which a client takes part to the next, at least.
 
     >>> Noise("gaussian", 1.0, "poisson", 50).multiplier
     1.0
@@ -157,6 +158,7 @@ class Noise(NamedTuple):
     clients: float | None
     details: Mapping[str, Any] = {}
     rounds: int | None = None
+    cycle: int = 1
 
     @property
     def made_by(self) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fedslice.cli.main import main
-from fedslice.privacy.account import Guarantee, guarantee
-from fedslice.privacy.mechanism import Central
-from fedslice.privacy.release import HeatCounts
+from fedslice.privacy.accounting.account import Guarantee, guarantee
+from fedslice.privacy.accounting.mechanism import Central
+from fedslice.privacy.accounting.release import HeatCounts
 
 SMALL = ["--synthetic", "--scale", "0.02", "--rounds", "4", "--eval-every", "4"]
 NOISY = ["--set", "cohort=20", "--set", "noise=1", "--set", "clip=1"]

@@ -13,14 +13,21 @@ from scipy.stats import norm
 
 from fedslice.data import sampling
 from fedslice.errors import InputError
-from fedslice.privacy.account import Guarantee, default_delta, guarantee
-from fedslice.privacy.budget import noise_for, rounds_for
-from fedslice.privacy.composition import exact_epsilon, pld_epsilon, rdp_epsilon
-from fedslice.privacy.correlated import Correlated
-from fedslice.privacy.local import Local, local_noise, split_noise
-from fedslice.privacy.mechanism import ADD_OR_REMOVE, REPLACE, Bits, Central, Gaussians, Skellams
-from fedslice.privacy.release import HeatAnswers, HeatCounts
-from fedslice.privacy.skellam import ORDERS, Distributed, amplified, skellam_curve
+from fedslice.privacy.accounting.account import Guarantee, default_delta, guarantee
+from fedslice.privacy.accounting.budget import noise_for, rounds_for
+from fedslice.privacy.accounting.composition import exact_epsilon, pld_epsilon, rdp_epsilon
+from fedslice.privacy.accounting.correlated import Correlated
+from fedslice.privacy.accounting.local import Local, local_noise, split_noise
+from fedslice.privacy.accounting.mechanism import (
+    ADD_OR_REMOVE,
+    REPLACE,
+    Bits,
+    Central,
+    Gaussians,
+    Skellams,
+)
+from fedslice.privacy.accounting.release import HeatAnswers, HeatCounts
+from fedslice.privacy.accounting.skellam import ORDERS, Distributed, amplified, skellam_curve
 
 DELTA = 1e-5
 

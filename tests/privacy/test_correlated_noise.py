@@ -39,7 +39,9 @@ class Nodes(NamedTuple):
 def of(strategy: Any, rows: int = ROWS, rate: float = 0.0) -> Algorithm:
     work = fs.Work(steps=1, batch=4)
     stages = fs.privacy.matrix(CLIP, NOISE, SAMPLER, strategy)
-    return fs.recipes.fedavg(logistic(rows), optax.sgd(rate), work, stages=stages)
+    return fs.recipes.fedavg(
+        logistic(rows), optax.sgd(rate), work, weights="uniform", stages=stages
+    )
 
 
 def noises(strategy: Any, rounds: int) -> np.ndarray:
@@ -114,7 +116,7 @@ def test_any_sampler_that_draws_a_client_once() -> None:
     with pytest.raises(InputError, match="give clients=K"):
         fs.privacy.matrix(CLIP, NOISE, sampler, BANDS)
     stages = fs.privacy.matrix(CLIP, NOISE, sampler, BANDS, clients=7)
-    method = fs.recipes.fedavg(logistic(), optax.sgd(0.1), stages=stages)
+    method = fs.recipes.fedavg(logistic(), optax.sgd(0.1), weights="uniform", stages=stages)
     assert run_of(method, people(), 2, sampler=sampler).round == 2
     with pytest.raises(InputError, match="twice in a round"):
         fs.privacy.matrix(CLIP, NOISE, fs.sampling.weighted(4), BANDS)

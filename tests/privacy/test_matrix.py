@@ -9,9 +9,9 @@ import pytest
 
 from fedslice.data import sampling
 from fedslice.errors import InputError
-from fedslice.privacy.account import guarantee
-from fedslice.privacy.composition import accounting, exact_epsilon, rdp_epsilon
-from fedslice.privacy.matrix import (
+from fedslice.privacy.accounting.account import guarantee
+from fedslice.privacy.accounting.composition import accounting, exact_epsilon, rdp_epsilon
+from fedslice.privacy.accounting.matrix import (
     Toeplitz,
     Tree,
     banded,
@@ -22,7 +22,7 @@ from fedslice.privacy.matrix import (
     participation,
     square_root,
 )
-from fedslice.privacy.mechanism import ADD_OR_REMOVE, Gaussians
+from fedslice.privacy.accounting.mechanism import ADD_OR_REMOVE, Gaussians
 
 
 def encoder(strategy: Toeplitz | Tree) -> np.ndarray:

@@ -34,8 +34,8 @@ from fedslice.evaluation.gain import Gain, Personal
 from fedslice.evaluation.kept_models import Kept
 from fedslice.evaluation.scores import Evaluator
 from fedslice.files.writing import atomic_write
-from fedslice.privacy.account import Guarantee
-from fedslice.privacy.spent import spent as spent_by
+from fedslice.privacy.accounting.account import Guarantee
+from fedslice.privacy.ledger import spent as spent_by
 from fedslice.simulation.checkpoint import fingerprint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.run import Report, Run, simulate

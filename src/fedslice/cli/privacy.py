@@ -9,11 +9,11 @@ from typing import Any
 from fedslice.cli.commands import say
 from fedslice.cli.folder import as_json
 from fedslice.errors import InputError
-from fedslice.privacy.account import Guarantee, guarantee, parts_of, shown
-from fedslice.privacy.budget import noise_for, rounds_for
-from fedslice.privacy.composition import pld_epsilon
-from fedslice.privacy.mechanism import ADD_OR_REMOVE, Central, Mechanism
-from fedslice.privacy.release import HeatCounts
+from fedslice.privacy.accounting.account import Guarantee, guarantee, parts_of, shown
+from fedslice.privacy.accounting.budget import noise_for, rounds_for
+from fedslice.privacy.accounting.composition import pld_epsilon
+from fedslice.privacy.accounting.mechanism import ADD_OR_REMOVE, Central, Mechanism
+from fedslice.privacy.accounting.release import HeatCounts
 
 NOISES = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
 SHARES = (0.25, 0.5, 1, 2, 4)  # of the rounds, for the table

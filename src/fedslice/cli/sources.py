@@ -21,7 +21,7 @@ from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.privacy import heat as private_heat
-from fedslice.privacy.central import central
+from fedslice.privacy.trusted import central
 from fedslice.prox import Regulariser
 from fedslice.stage.ball import Adapt
 from fedslice.stage.secure import secure

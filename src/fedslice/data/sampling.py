@@ -16,13 +16,16 @@ class Sampler(NamedTuple):
     ``kind`` says how it draws: ``"uniform"`` so many without replacement, ``"weighted"`` so many
     with replacement in proportion to examples (a client that is named twice counts twice, as if it
     had sent its message twice), ``"poisson"`` each by itself, ``"full"`` all, or your own word.
-    ``clients`` is how many take part, on average; None: all.
+    ``clients`` is how many take part, on average; None: all.  With a ``cycle`` clients are divided
+    into so many groups, by the seed, which take turns: none takes part again before the others
+    have had theirs.
     """
 
     name: str
     draw: Callable[[np.random.Generator, np.ndarray], np.ndarray]
     kind: str = "custom"
     clients: float | None = None
+    cycle: int = 1
 
     @property
     def everyone(self) -> bool:
@@ -48,7 +51,12 @@ class Sampler(NamedTuple):
         >>> uniform(3).cohort(0, 7, np.ones(10)), uniform(3).cohort(0, 8, np.ones(10))
         (array([0, 2, 6]), array([2, 6, 9]))
         """
-        return np.sort(self.draw(np.random.default_rng((seed, round)), counts))
+        rng = np.random.default_rng((seed, round))
+        if self.cycle == 1:
+            return np.sort(self.draw(rng, counts))
+        group = np.random.default_rng((seed, 0, self.cycle)).permutation(len(counts)) % self.cycle
+        members = np.flatnonzero(group == round % self.cycle)
+        return np.sort(members[self.draw(rng, counts[members])])
 
 
 def uniform(clients: int) -> Sampler:
@@ -100,6 +108,21 @@ def poisson(clients: float) -> Sampler:
         return np.flatnonzero(rng.random(len(counts)) < clients / len(counts))
 
     return Sampler(f"poisson({clients:g})", draw, "poisson", clients)
+
+
+def cyclic(clients: int, cycle: int) -> Sampler:
+    """This many clients of one of ``cycle`` groups, which take turns: a client takes part at most
+    once in ``cycle`` rounds.  For noise that is correlated over rounds (``privacy.matrix``).
+
+    >>> turns = [set(cyclic(3, 2).cohort(0, round, np.ones(10)).tolist()) for round in range(3)]
+    >>> turns[0] & turns[1], len(turns[0] | turns[2]) <= 5
+    (set(), True)
+    """
+    _positive(clients)
+    if cycle < 2 or int(cycle) != cycle:
+        raise InputError(f"cycle={cycle}: give a whole number of groups, 2 or more")
+    drawn = uniform(clients)
+    return Sampler(f"cyclic({clients}, {cycle})", drawn.draw, "cyclic", clients, int(cycle))
 
 
 def full() -> Sampler:

@@ -11,7 +11,7 @@ ways: a client that asked for its own rows, or sent them alone, would tell what 
 
 from fedslice.data.sampling import Sampler
 from fedslice.heat import Heat
-from fedslice.privacy.central import accountable
+from fedslice.privacy.trusted import accountable
 from fedslice.stage.ball import ball
 from fedslice.stage.mean import mean
 from fedslice.stage.noise import local_noise

@@ -25,16 +25,18 @@ def matrix(
     power: float = 0.5,
 ) -> list[Stage]:
     """The stages of a mean whose noise takes back some of what earlier rounds added: give them to a
-    recipe as ``stages=``.
+    recipe as ``stages=``, with ``weights="uniform"``.
 
     Args:
         clip: the bound C on the norm of a client's update (of A times it, with heat).
         noise: the standard deviation of each Gaussian over C.  What it is worth depends on how
             often a client takes part and how many rounds apart, which the accountant is told.
         sampler: who takes part, in any way that does not look at the clients' data; nobody's being
-            drawn need be secret.  The run must be given the same.
-        strategy: what each round's noise is made of, for all rounds of the training, such as
-            ``fs.stage.Bands((1.0, -0.5), rounds=200)``.
+            drawn need be secret.  The further apart a client's rounds are the better:
+            ``sampling.cyclic(50, 20)``.  The run must be given the same.
+        strategy: what each round's noise is made of, for all rounds of the training:
+            ``banded_inverse(rounds=200, bands=16)`` or ``Tree(200)`` of
+            :mod:`fedslice.privacy.accounting.matrix`.
         clients: K, what sums are divided by, for a sampler that does not say how many come.
         heat: corrects rows as FedSubAvg does; released privately (``privacy.heat.estimate``) or
             public (``privacy.heat.public``).
@@ -42,9 +44,11 @@ def matrix(
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=100)
-    >>> drawn, bands = fs.sampling.uniform(50), fs.stage.Bands((1.0, -0.5, -0.125), rounds=20)
+    >>> from fedslice.privacy.accounting.matrix import banded_inverse
+    >>> drawn = fs.sampling.cyclic(10, 5)
+    >>> private = fs.privacy.matrix(1.0, 4.0, drawn, banded_inverse(rounds=20, bands=4))
     >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1),
-    ...                            stages=fs.privacy.matrix(1.0, 4.0, drawn, bands))
+    ...                            weights="uniform", stages=private)
     >>> run = fs.simulate(method, task.train, sampler=drawn)
     >>> _ = run.train(20, progress=False)
     >>> run.algorithm.noise.kind, run.algorithm.noise.rounds

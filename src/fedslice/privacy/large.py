@@ -7,7 +7,7 @@
 
 from fedslice.data.sampling import Sampler
 from fedslice.heat import Heat
-from fedslice.privacy.central import accountable
+from fedslice.privacy.trusted import accountable
 from fedslice.server.lazy_noise import lazy_noise
 from fedslice.stage.ball import ball
 from fedslice.stage.mean import mean

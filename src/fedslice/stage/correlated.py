@@ -128,8 +128,9 @@ def correlated_noise(multiplier: float, sampler: Sampler, strategy: Strategy) ->
         sampler.clients,
         {"strategy": strategy},
         strategy.rounds,
+        sampler.cycle,
     )
-    return Stage(init, encode, decode, on_sum=True, noise=spent)
+    return Stage(init, encode, decode, on_sum=True, bound=1.0, noise=spent)
 
 
 def no_key() -> Array:

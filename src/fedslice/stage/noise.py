@@ -82,7 +82,7 @@ def local_noise(multiplier: float, sampler: Sampler) -> Stage:
         size = multiplier * jnp.sqrt(total.weight)
         return total._replace(update=normal(total.update, key, size)), state
 
-    spent = Noise("local", multiplier, sampler.kind, sampler.clients)
+    spent = Noise("local", multiplier, sampler.kind, sampler.clients, cycle=sampler.cycle)
     return Stage(
         lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent, rows="all"
     )

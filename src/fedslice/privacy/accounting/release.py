@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from fedslice.errors import InputError
-from fedslice.privacy.mechanism import (
+from fedslice.privacy.accounting.mechanism import (
     ADD_OR_REMOVE,
     REPLACE,
     THE_SERVER,

@@ -16,7 +16,7 @@ FedSubAvg's own geometry.
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
-from fedslice.privacy.local import split_noise
+from fedslice.privacy.accounting.local import split_noise
 from fedslice.stage.ball import Adapt, ball
 from fedslice.stage.mean import mean
 from fedslice.stage.noise import noise as add_noise

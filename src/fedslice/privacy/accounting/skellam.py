@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedslice.privacy.mechanism import (
+from fedslice.privacy.accounting.mechanism import (
     ADD_OR_REMOVE,
     REPLACE,
     SECRECY,

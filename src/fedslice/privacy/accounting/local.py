@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from fedslice.errors import InputError
-from fedslice.privacy.composition import accounting
-from fedslice.privacy.mechanism import REPLACE, Gaussians, Part, often, positive, whole
+from fedslice.privacy.accounting.composition import accounting
+from fedslice.privacy.accounting.mechanism import REPLACE, Gaussians, Part, often, positive, whole
 
 
 @dataclass(frozen=True)

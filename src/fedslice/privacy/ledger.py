@@ -1,12 +1,16 @@
 """What a training tells about each of its clients: the guarantee of an algorithm as it was run."""
 
 from dataclasses import replace
-from math import sqrt
+from math import ceil, sqrt
 
+from fedslice.errors import InputError
 from fedslice.heat import Release
-from fedslice.privacy.account import Guarantee, guarantee
-from fedslice.privacy.mechanism import Central, Mechanism
-from fedslice.privacy.release import HeatCounts
+from fedslice.privacy.accounting.account import Guarantee, guarantee
+from fedslice.privacy.accounting.local import Local
+from fedslice.privacy.accounting.matrix import mechanism
+from fedslice.privacy.accounting.mechanism import Central, Mechanism
+from fedslice.privacy.accounting.release import HeatCounts
+from fedslice.privacy.accounting.skellam import Distributed
 from fedslice.types import Algorithm, Noise
 
 
@@ -35,7 +39,24 @@ def spent(
 
 
 def _training(noise: Noise, clients: int, rounds: int) -> Mechanism:
+    """What an accountant reads of the noise of so many rounds."""
     cohort = float(clients) if noise.clients is None else noise.clients
+    often = ceil(rounds / noise.cycle)  # at most, for one client
+    if noise.kind == "local":
+        return Local(noise.multiplier, often)
+    if noise.kind == "skellam":
+        norms = {name: noise.details[name] for name in ("l2", "l1")}
+        return Distributed(
+            clients, cohort, noise.multiplier, rounds, sampling=noise.sampling, **norms
+        )
+    if noise.kind == "matrix":
+        strategy = noise.details["strategy"]
+        if not hasattr(strategy, "sensitivity"):
+            raise InputError(
+                f"{strategy} does not say how much one client can change: use a strategy of"
+                " fedslice.privacy.accounting.matrix, such as banded_inverse(rounds, bands)"
+            )
+        return mechanism(strategy, noise.multiplier, often, noise.cycle)
     return Central(clients, cohort, noise.multiplier, rounds, noise.sampling)
 
 

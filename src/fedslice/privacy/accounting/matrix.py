@@ -34,8 +34,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.privacy.correlated import Correlated
-from fedslice.privacy.mechanism import whole
+from fedslice.privacy.accounting.correlated import Correlated
+from fedslice.privacy.accounting.mechanism import whole
 
 
 class Terms(NamedTuple):

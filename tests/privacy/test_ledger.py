@@ -9,10 +9,10 @@ from problems import people
 
 import fedslice as fs
 from fedslice.privacy import heat as heats
-from fedslice.privacy.account import guarantee
-from fedslice.privacy.mechanism import Central
-from fedslice.privacy.release import HeatCounts
-from fedslice.privacy.spent import spent
+from fedslice.privacy.accounting.account import guarantee
+from fedslice.privacy.accounting.mechanism import Central
+from fedslice.privacy.accounting.release import HeatCounts
+from fedslice.privacy.ledger import spent
 
 POISSON = fs.sampling.poisson(4)
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.privacy.mechanism import Bits, Gaussians, Part, Skellams
-from fedslice.privacy.skellam import ORDERS, skellam_curve
+from fedslice.privacy.accounting.mechanism import Bits, Gaussians, Part, Skellams
+from fedslice.privacy.accounting.skellam import ORDERS, skellam_curve
 
 # How fine the grid of privacy losses must be: rounded up, they add some 1e-3 of epsilon at most
 GRIDS = ((0.3, 1e-5), (20.0, 1e-4), (math.inf, QUICK := 1e-3))

@@ -7,7 +7,7 @@ Choquette-Choo et al., "(Amplified) Banded Matrix Factorization", NeurIPS 2023. 
 
 from dataclasses import dataclass
 
-from fedslice.privacy.mechanism import (
+from fedslice.privacy.accounting.mechanism import (
     ADD_OR_REMOVE,
     REPLACE,
     THE_SERVER,

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TypeAlias, TypeVar
 
 from fedslice.errors import InputError
-from fedslice.privacy.account import (
+from fedslice.privacy.accounting.account import (
     ACCOUNTANTS,
     best,
     ceiling,
@@ -20,11 +20,11 @@ from fedslice.privacy.account import (
     parts_of,
     relation_of,
 )
-from fedslice.privacy.composition import QUICK, pld_epsilon
-from fedslice.privacy.correlated import Correlated
-from fedslice.privacy.local import Local
-from fedslice.privacy.mechanism import Central, Mechanism
-from fedslice.privacy.skellam import Distributed
+from fedslice.privacy.accounting.composition import QUICK, pld_epsilon
+from fedslice.privacy.accounting.correlated import Correlated
+from fedslice.privacy.accounting.local import Local
+from fedslice.privacy.accounting.mechanism import Central, Mechanism
+from fedslice.privacy.accounting.skellam import Distributed
 
 MOST_NOISE, LEAST_NOISE, MOST_ROUNDS = 1e6, 0.1, 10**8
 Spend: TypeAlias = Callable[[tuple[Mechanism, ...]], float]

@@ -18,8 +18,8 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from fedslice.errors import InputError
-from fedslice.privacy.composition import exact, exact_epsilon, pld_epsilon, rdp_epsilon
-from fedslice.privacy.mechanism import (
+from fedslice.privacy.accounting.composition import exact, exact_epsilon, pld_epsilon, rdp_epsilon
+from fedslice.privacy.accounting.mechanism import (
     ADD_OR_REMOVE,
     REPLACE,
     Gaussians,
@@ -57,7 +57,7 @@ ACCOUNTANTS = {
 class Guarantee:
     """What holds for every client, by which accountant, and what does not.
 
-    >>> from fedslice.privacy.mechanism import Central
+    >>> from fedslice.privacy.accounting.mechanism import Central
     >>> print(guarantee(Central(6040, 50, noise=1.0, rounds=200)))  # doctest: +ELLIPSIS
     Each client has epsilon = 0.7501 at delta = 1e-05 under add-or-remove-one (a client's ...
     """
@@ -82,7 +82,7 @@ class Guarantee:
     def of(cls, known: Mapping[str, Any]) -> "Guarantee":
         """From what ``as_dict`` gave.
 
-        >>> from fedslice.privacy.mechanism import Central
+        >>> from fedslice.privacy.accounting.mechanism import Central
         >>> found = guarantee(Central(10, 10, 2.0, 4, "full"), delta=1e-5)
         >>> Guarantee.of(found.as_dict()) == found
         True
@@ -95,7 +95,7 @@ class Guarantee:
     def as_dict(self) -> dict[str, Any]:
         """For JSON.
 
-        >>> from fedslice.privacy.mechanism import Central
+        >>> from fedslice.privacy.accounting.mechanism import Central
         >>> guarantee(Central(10, 10, 2.0, 4, "full"), delta=1e-5).as_dict()["neighbours"]
         'add-or-remove-one'
         """
@@ -131,8 +131,8 @@ def guarantee(
     ``neighbours`` is the strictest of the mechanisms' relations, unless given.  ``delta`` is that
     of ``default_delta``, for mechanisms that know their number of clients, else it must be given.
 
-    >>> from fedslice.privacy.mechanism import Central
-    >>> from fedslice.privacy.release import HeatCounts
+    >>> from fedslice.privacy.accounting.mechanism import Central
+    >>> from fedslice.privacy.accounting.release import HeatCounts
     >>> training = Central(6040, 50, noise=1.0, rounds=200)
     >>> heat = HeatCounts(std=100.0, rows=100)
     >>> round(guarantee(training).epsilon, 4), round(guarantee(training, heat).epsilon, 4)
