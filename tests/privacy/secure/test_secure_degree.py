@@ -71,6 +71,35 @@ def test_a_lying_server_costs_no_less_than_the_authors_have_it(
     assert 2 * found.threshold > found.neighbours
 
 
+@pytest.mark.parametrize("clients", [60, 300, 1000])
+@pytest.mark.parametrize("active", [False, True])
+def test_the_bounds_hold_and_are_tight(clients: int, active: bool) -> None:
+    # The inequalities of the module, by scipy's tails.
+    bad = gone = clients // 10
+    neighbours, threshold = degree(clients, active=active)
+    pairs = clients * (clients - neighbours - 1) / 2
+
+    def secure(threshold: int) -> bool:
+        least = 2 * threshold - neighbours if active else threshold
+        one = clients * hypergeom.sf(least - 1, clients - 1, bad, neighbours)
+        if active:
+            two = pairs * hypergeom.sf(least - 1, clients, bad, neighbours)
+        else:
+            two = pairs * comb(bad + gone, neighbours) / comb(clients, neighbours)
+        return max(one, two) <= 2**-41
+
+    assert secure(threshold)
+    assert not secure(threshold - 1)
+    assert clients * hypergeom.cdf(threshold - 1, clients - 1, clients - 1 - gone, neighbours) <= (
+        2**-30
+    )
+    # Two neighbours fewer, with whatever threshold, are not enough.
+    fewer = neighbours - 2
+    least = secure_threshold(clients, fewer, bad, gone, 40, active)
+    stay = hypergeom(clients - 1, clients - 1 - gone, fewer)
+    assert least is None or clients * stay.cdf(least - 1) > 2**-30
+
+
 @pytest.mark.parametrize(("population", "marked", "drawn"), [(20, 6, 8), (200, 60, 50), (9, 9, 4)])
 def test_tails_are_those_of_scipy(population: int, marked: int, drawn: int) -> None:
     law = hypergeom(population, marked, drawn)

@@ -5,6 +5,7 @@ from people import ALL, DEGREE, OTHERS, PARTS, Room, ends_well, payload_of, says
 
 from fedslice.errors import InputError
 from fedslice.privacy.secure import messages
+from fedslice.privacy.secure.degree import Degree
 from fedslice.privacy.secure.messages import HEADER, SEALED
 from fedslice.privacy.secure.session import COORDINATOR
 from fedslice.privacy.secure.shamir import SHARE
@@ -86,6 +87,18 @@ def test_a_share_for_somebody_else_does_not_authenticate() -> None:
     assert set(room.people[3].refused) == {1}
 
 
+def test_a_share_that_comes_back_to_its_sender_does_not_authenticate() -> None:
+    # 3 and 1 agree on one secret; what 3 sealed for 1 is not what 1 sealed for 3.
+    room = seven(1)
+    answers = room.answers()
+    own = messages.unpack_entries(payload_of(answers[3]), SEALED, 3)
+    room.finish(answers)
+    entries = messages.unpack_entries(room.inbox[3][HEADER:], SEALED, COORDINATOR)
+    room.inbox[3] = _told(room, 3, messages.pack_entries({**entries, 1: own[1]}))
+    room.turn()
+    assert set(room.people[3].refused) == {1}
+
+
 def test_a_participant_with_too_few_good_shares_leaves() -> None:
     room = seven(2)
     message = _tampered(room, 3, {1, 2, 5})
@@ -108,6 +121,17 @@ def test_a_set_without_oneself_or_of_too_few_is_not_signed() -> None:
     give({0, 1, 2, 3, 4})
     with says("cannot agree now"):  # nor another set after that
         give({0, 1, 2, 3, 5})
+
+
+def test_a_set_with_many_members_and_few_neighbours_is_not_signed() -> None:
+    room = Room(12, Degree(4, 3)).until(3)
+    others = set(range(12)) - {5}
+    near = room.session.neighbours(5)
+    with says("the coordinator", "10 participants, 2 of them neighbours"):
+        members = messages.pack_set(room.session, {5, *others} - set(near[:2]))
+        room.people[5].agree(_told(room, 5, members))
+    members = messages.pack_set(room.session, {5, *others} - set(near[:1]))
+    room.people[5].agree(_told(room, 5, members))
 
 
 def test_a_sum_below_least_is_not_signed() -> None:
