@@ -1,4 +1,4 @@
-"""Degrees and thresholds: exact tails against enumeration, and the authors' own figures."""
+"""Degrees and thresholds: exact tails against enumeration, and Google's figures."""
 
 import itertools
 from fractions import Fraction
@@ -20,9 +20,9 @@ from fedslice.privacy.secure.degree import (
 )
 from fedslice.privacy.secure.session import Session
 
-# Degrees and thresholds that the authors of Bell et al. 2020 published with their implementation
-# (google/federated-compute, graph_parameter_finder_test.cc) for 2^-40 and 2^-20: clients, corrupt,
-# dropout, neighbours, threshold; for a server that is curious, and for one that lies.
+# Degrees and thresholds that Google's implementation of Bell et al. 2020 is tested against
+# (google-parfait/federated-compute, graph_parameter_finder_test.cc), for 2^-40 and 2^-20: clients,
+# corrupt, dropout, neighbours, threshold; for a server that is curious, and for one that lies.
 CURIOUS = [
     (100, 0.45, 0.45, 92, 46),
     (100, 0.33, 0.33, 68, 34),
@@ -50,7 +50,7 @@ LYING = [
 
 
 @pytest.mark.parametrize(("clients", "corrupt", "dropout", "neighbours", "threshold"), CURIOUS)
-def test_a_curious_server_as_the_authors_have_it(
+def test_a_curious_server_as_googles_implementation_has_it(
     clients: int, corrupt: float, dropout: float, neighbours: int, threshold: int
 ) -> None:
     found = degree(clients, corrupt, dropout, 40, 20, active=False)
@@ -58,7 +58,7 @@ def test_a_curious_server_as_the_authors_have_it(
 
 
 @pytest.mark.parametrize(("clients", "corrupt", "dropout", "neighbours", "threshold"), LYING)
-def test_a_lying_server_costs_no_less_than_the_authors_have_it(
+def test_a_lying_server_costs_no_less_than_googles_implementation_has_it(
     clients: int, corrupt: float, dropout: float, neighbours: int, threshold: int
 ) -> None:
     # Their rule asks for 2 t > k + X alone: the same numbers.
