@@ -107,6 +107,22 @@ def test_how_often_holders_cancel_each_other() -> None:
         assert holders > 1 or share == 0
 
 
+@pytest.mark.parametrize("rows", [1, 2**20 - 1, 2**20, 2**20 + 1, 2**21])
+def test_the_last_row_is_found_however_many_there_are(rows: int) -> None:
+    total = np.zeros(rows, np.uint32)
+    total[[0, rows // 2, rows - 1]] = 1
+    found = Plan(rows, rows).members({"rows": total})
+    assert found.tolist() == sorted({0, rows // 2, rows - 1})
+
+
+def test_another_seed_has_other_false_members() -> None:
+    held = np.arange(40)
+    plans = [plan_union(100_000, 40, 0.01, seed) for seed in (0, 1)]
+    found = [set(plan.members(plan.vector(held, _bytes(1))).tolist()) for plan in plans]
+    assert found[0] & found[1] > set(held.tolist())
+    assert len(found[0] & found[1]) < 100 < min(map(len, found))
+
+
 def test_nobody_holds_anything() -> None:
     assert union([[]] * 4, 20, random=_bytes(1), chosen=Degree(3, 2)).ids.tolist() == []
 

@@ -2,10 +2,14 @@
 that a test can stop at any place."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import pytest
 
+from fedslice.errors import InputError
+from fedslice.privacy.secure import messages
 from fedslice.privacy.secure.coordinator import Coordinator
 from fedslice.privacy.secure.degree import Degree
 from fedslice.privacy.secure.participant import Participant
@@ -13,6 +17,8 @@ from fedslice.privacy.secure.parts import Parts, dense, rows
 from fedslice.privacy.secure.primitives import identity_of
 from fedslice.privacy.secure.session import Session
 
+DEGREE = Degree(6, 4)  # of seven
+OTHERS, ALL = set(range(7)) - {3}, set(range(7))
 PARTS = Parts([dense("bias", 5), rows("item", [2, 3, 9], 3)])
 
 
@@ -93,3 +99,33 @@ class Room:
         while self.coordinator.turn < turn:
             self.turn()
         return self
+
+
+def seven(turn: int, seed: int = 0) -> Room:
+    """Seven participants who have come to this turn."""
+    return Room(7, DEGREE, seed).until(turn)
+
+
+def says(*words: str) -> "pytest.RaisesExc[InputError]":
+    """An error with these words, in this order."""
+    return pytest.raises(InputError, match=".*".join(map(re.escape, words)))
+
+
+def signed(room: Room, sender: int, payload: bytes) -> bytes:
+    """A participant's message of this turn, whatever is in it."""
+    turn = room.coordinator.turn
+    return messages.signed(room.session, turn, sender, payload, room.private[sender])
+
+
+def payload_of(message: bytes) -> bytes:
+    """Of a participant's message."""
+    return message[messages.HEADER : -64]
+
+
+def ends_well(room: Room, stayed: set[int], answered: bool = False) -> None:
+    """The other turns, and the right sum of these."""
+    if not answered:
+        room.until(4).turn()
+    found, expected = room.coordinator.total(), total(stayed)
+    assert room.coordinator.stayed == stayed
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)

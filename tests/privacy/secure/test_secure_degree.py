@@ -1,4 +1,4 @@
-"""Degrees and thresholds: exact tails against enumeration, and the authors' own figures."""
+"""Degrees and thresholds: exact tails against enumeration, and Google's figures."""
 
 import itertools
 from fractions import Fraction
@@ -20,9 +20,9 @@ from fedslice.privacy.secure.degree import (
 )
 from fedslice.privacy.secure.session import Session
 
-# Degrees and thresholds that the authors of Bell et al. 2020 published with their implementation
-# (google/federated-compute, graph_parameter_finder_test.cc) for 2^-40 and 2^-20: clients, corrupt,
-# dropout, neighbours, threshold; for a server that is curious, and for one that lies.
+# Degrees and thresholds that Google's implementation of Bell et al. 2020 is tested against
+# (google-parfait/federated-compute, graph_parameter_finder_test.cc), for 2^-40 and 2^-20: clients,
+# corrupt, dropout, neighbours, threshold; for a server that is curious, and for one that lies.
 CURIOUS = [
     (100, 0.45, 0.45, 92, 46),
     (100, 0.33, 0.33, 68, 34),
@@ -50,7 +50,7 @@ LYING = [
 
 
 @pytest.mark.parametrize(("clients", "corrupt", "dropout", "neighbours", "threshold"), CURIOUS)
-def test_a_curious_server_as_the_authors_have_it(
+def test_a_curious_server_as_googles_implementation_has_it(
     clients: int, corrupt: float, dropout: float, neighbours: int, threshold: int
 ) -> None:
     found = degree(clients, corrupt, dropout, 40, 20, active=False)
@@ -58,7 +58,7 @@ def test_a_curious_server_as_the_authors_have_it(
 
 
 @pytest.mark.parametrize(("clients", "corrupt", "dropout", "neighbours", "threshold"), LYING)
-def test_a_lying_server_costs_no_less_than_the_authors_have_it(
+def test_a_lying_server_costs_no_less_than_googles_implementation_has_it(
     clients: int, corrupt: float, dropout: float, neighbours: int, threshold: int
 ) -> None:
     # Their rule asks for 2 t > k + X alone: the same numbers.
@@ -69,6 +69,35 @@ def test_a_lying_server_costs_no_less_than_the_authors_have_it(
     found = degree(clients, corrupt, dropout, 40, 20, active=True)
     assert neighbours <= found.neighbours <= 1.2 * neighbours
     assert 2 * found.threshold > found.neighbours
+
+
+@pytest.mark.parametrize("clients", [60, 300, 1000])
+@pytest.mark.parametrize("active", [False, True])
+def test_the_bounds_hold_and_are_tight(clients: int, active: bool) -> None:
+    # The inequalities of the module, by scipy's tails.
+    bad = gone = clients // 10
+    neighbours, threshold = degree(clients, active=active)
+    pairs = clients * (clients - neighbours - 1) / 2
+
+    def secure(threshold: int) -> bool:
+        least = 2 * threshold - neighbours if active else threshold
+        one = clients * hypergeom.sf(least - 1, clients - 1, bad, neighbours)
+        if active:
+            two = pairs * hypergeom.sf(least - 1, clients, bad, neighbours)
+        else:
+            two = pairs * comb(bad + gone, neighbours) / comb(clients, neighbours)
+        return max(one, two) <= 2**-41
+
+    assert secure(threshold)
+    assert not secure(threshold - 1)
+    assert clients * hypergeom.cdf(threshold - 1, clients - 1, clients - 1 - gone, neighbours) <= (
+        2**-30
+    )
+    # Two neighbours fewer, with whatever threshold, are not enough.
+    fewer = neighbours - 2
+    least = secure_threshold(clients, fewer, bad, gone, 40, active)
+    stay = hypergeom(clients - 1, clients - 1 - gone, fewer)
+    assert least is None or clients * stay.cdf(least - 1) > 2**-30
 
 
 @pytest.mark.parametrize(("population", "marked", "drawn"), [(20, 6, 8), (200, 60, 50), (9, 9, 4)])

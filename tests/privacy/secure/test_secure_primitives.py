@@ -1,5 +1,9 @@
 """Published vectors of the primitives, through the functions that secure sums call."""
 
+import importlib.util
+import subprocess
+import sys
+
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -7,6 +11,26 @@ from fedslice.errors import InputError
 from fedslice.privacy.secure import primitives
 
 HEX = bytes.fromhex
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    spec = importlib.util.spec_from_file_location("lacking", primitives.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(InputError, match=r"pip install 'fedslice\[privacy\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_degrees_and_fixed_point_need_no_cryptography() -> None:
+    # A simulation uses both, and secures nothing.
+    code = (
+        "import sys; sys.modules['cryptography'] = None;"
+        "import fedslice.privacy.secure.degree, fedslice.privacy.secure.fixed"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_x25519_of_rfc_7748_section_6_1() -> None:

@@ -15,6 +15,30 @@ ascending by identity, or a set of participants (one bit for each place of the r
 
 Lengths are compared before anything is read, session, turn, receiver and sender before a signature
 is verified.
+
+>>> from fedslice.privacy.secure.degree import Degree
+>>> from fedslice.privacy.secure.primitives import identity_of
+>>> keys = {number: bytes([number]) * 32 for number in range(9)}
+>>> roster = {number: identity_of(key) for number, key in keys.items()}
+>>> session = Session(roster, b"s" * 32, Degree(8, 5))
+>>> message = signed(session, 3, 7, b"payload", keys[7])
+>>> len(message) == HEADER + 7 + SIGNATURE
+True
+>>> read(session, message, 3, COORDINATOR, most=7).sender
+7
+>>> read(session, message, 3, COORDINATOR, most=6)
+Traceback (most recent call last):
+fedslice.errors.InputError: participant 7 is refused: 7 bytes are too many, at most 6 are possible
+>>> check_signature(session, 2, 7, b"payload", message[-SIGNATURE:])
+Traceback (most recent call last):
+fedslice.errors.InputError: participant 7 is refused: the signature of turn 2 is not by its identity
+key
+>>> read(session, addressed(session, 2, 7, b"for 7"), 2, receiver=7, most=10).payload
+b'for 7'
+>>> pack_set(session, {0, 2, 8}).hex(), set_size(session)
+('0501', 2)
+>>> sorted(unpack_set(session, bytes.fromhex("0501"), COORDINATOR))
+[0, 2, 8]
 """
 
 import struct
@@ -96,7 +120,11 @@ def read(session: Session, message: bytes, turn: int, receiver: int, most: int) 
 
 
 def refused(sender: int, why: str) -> InputError:
-    """The error that names who is refused, and why."""
+    """The error that names who is refused, and why.
+
+    >>> refused(7, "it is late")
+    InputError('participant 7 is refused: it is late')
+    """
     return InputError(f"{_name(sender)} is refused: {why}")
 
 

@@ -74,6 +74,7 @@ class Participant:
         self._own_secret = random(KEY)
         self._neighbours = session.neighbours(identity)
         self._keys: dict[int, bytes] = {}
+        self._sealing: dict[int, bytes] = {}
         self._shares: dict[int, bytes] = {}
         self._sharers: frozenset[int] = frozenset()
         self._set: bytes = b""
@@ -98,11 +99,13 @@ class Participant:
         threshold = self.session.degree.threshold
         secrets = self._own_secret, self._pair_key.private_bytes_raw()
         own, pair = (split(secret, threshold, places, self._random) for secret in secrets)
-        sealed = {}
+        sealed, agreed = {}, {}
         for place, (receiver, entry) in enumerate(entries.items()):
-            key, bound = self._seal(self.identity, receiver, entry)
+            secret = self._agreed(self._seal_key, receiver, entry[:KEY])
+            key, bound = self._seal(secret, self.identity, receiver)
             sealed[receiver] = seal(key, own[place] + pair[place], bound)
-        self._keys = entries
+            agreed[receiver] = secret
+        self._keys, self._sealing = entries, agreed
         return self._sent(messages.pack_entries(sealed))
 
     def mask(self, message: bytes, parts: Parts, vector: Mapping[str, np.ndarray]) -> bytes:
@@ -112,7 +115,8 @@ class Participant:
         entries = self._entries(message, 1, SEALED, self._keys)
         opened, bad = {}, {}
         for sender, sealed in entries.items():
-            share = unseal(*self._unseal(sender, sealed))
+            key, bound = self._seal(self._sealing[sender], sender, self.identity)
+            share = unseal(key, sealed, bound)
             if share is None:
                 bad[sender] = str(refused(sender, "its share does not authenticate"))
             else:
@@ -163,7 +167,8 @@ class Participant:
         if payload[:size] != self._set:
             raise refused(COORDINATOR, "it asks about another set than the one that was signed")
         signatures = messages.unpack_entries(payload[size:], SIGNATURE, COORDINATOR)
-        self._known(signatures, self._sharers)
+        stayed = messages.unpack_set(self.session, self._set, COORDINATOR)
+        self._known(signatures, self._sharers & stayed)
         for sender, signature in signatures.items():
             messages.check_signature(self.session, 3, sender, self._set, signature)
         if len(signatures) < self.session.degree.threshold:
@@ -172,7 +177,6 @@ class Participant:
                 f"{len(signatures)} neighbours of participant {self.identity} signed the set,"
                 f" {self.session.degree.threshold} must",
             )
-        stayed = messages.unpack_set(self.session, self._set, COORDINATOR)
         answer = {
             owner: share[:SHARE] if owner in stayed else share[SHARE:]
             for owner, share in self._shares.items()
@@ -223,15 +227,10 @@ class Participant:
         except InputError as error:
             raise refused(other, str(error)) from error
 
-    def _seal(self, sender: int, receiver: int, entry: bytes) -> tuple[bytes, bytes]:
+    def _seal(self, secret: bytes, sender: int, receiver: int) -> tuple[bytes, bytes]:
         """The key of the shares that go from one to the other, and what they are bound to."""
-        other = receiver if sender == self.identity else sender
         bound = messages.header(self.session, 1, sender, receiver, 2 * SHARE)
-        return derive(self._agreed(self._seal_key, other, entry[:KEY]), bound), bound
-
-    def _unseal(self, sender: int, sealed: bytes) -> tuple[bytes, bytes, bytes]:
-        key, bound = self._seal(sender, self.identity, self._keys[sender])
-        return key, sealed, bound
+        return derive(secret, bound), bound
 
 
 def commitment(session: Session, identity: int, secret: bytes) -> bytes:

@@ -53,25 +53,21 @@ def secure_sum(
     clients, gone = len(vectors), dict(dropouts or {})
     if bad := [each for each in gone if not 0 <= each < clients or not 0 <= gone[each] <= 4]:
         raise InputError(f"dropouts names participant {bad[0]}: give {{participant: turn 0 to 4}}")
-    private = [random(KEY) for _ in vectors]
-    roster = {number: identity_of(key) for number, key in enumerate(private)}
-    session = Session(roster, random(SEED), chosen or degree(clients), least)
-    people = [Participant(session, number, private[number], random) for number in roster]
-    coordinator = Coordinator(session, parts)
+    people = _people(clients, chosen or degree(clients), random, least)
+    coordinator = Coordinator(people[0].session, parts)
     up, down = np.zeros((2, len(TURNS), clients), np.int64)
     spent, ours = np.zeros(len(TURNS)), np.zeros(len(TURNS) + 1)
 
-    messages: dict[int, bytes] = dict.fromkeys(roster, b"")
+    messages: dict[int, bytes] = dict.fromkeys(range(clients), b"")
     for turn in range(len(TURNS)):
-        answers = {}
         begun = time.process_time()
         for each, message in messages.items():
             if gone.get(each, len(TURNS)) > turn:
-                answers[each] = _answer(people[each], turn, message, parts, vectors[each])
-                up[turn, each] = len(answers[each])
-        spent[turn] = time.process_time() - begun
-        for answer in answers.values():
-            coordinator.receive(answer)
+                asked = time.process_time()
+                answer = _answer(people[each], turn, message, parts, vectors[each])
+                spent[turn] += time.process_time() - asked
+                up[turn, each] = len(answer)
+                coordinator.receive(answer)
         if turn < len(TURNS) - 1:
             messages = coordinator.close()
             for each, message in messages.items():
@@ -83,6 +79,16 @@ def secure_sum(
     types = {name: np.asarray(vectors[0][name]).dtype for name in total}
     typed = {name: value.view(types[name]) for name, value in total.items()}
     return Outcome(typed, coordinator.stayed, coordinator.excluded, up, down, spent, ours)
+
+
+def _people(
+    clients: int, chosen: Degree, random: Callable[[int], bytes], least: int | None
+) -> list[Participant]:
+    """Participants of a new session, with new identities."""
+    private = [random(KEY) for _ in range(clients)]
+    roster = {number: identity_of(key) for number, key in enumerate(private)}
+    session = Session(roster, random(SEED), chosen, least)
+    return [Participant(session, number, private[number], random) for number in roster]
 
 
 def _answer(

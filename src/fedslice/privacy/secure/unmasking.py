@@ -3,6 +3,18 @@
 A secret that was rebuilt is compared with what its owner advertised: the public key, or the
 commitment of its own mask.  So a wrong share cannot make a wrong sum.  Where there are more shares
 than needed, others are tried, and those that do not fit are named.
+
+>>> from fedslice.privacy.secure.degree import Degree
+>>> from fedslice.privacy.secure.shamir import split
+>>> session = Session({number: bytes(32) for number in range(4)}, b"s" * 32, Degree(3, 2))
+>>> secret = b"k" * 32
+>>> advertised = {0: bytes(64) + commitment(session, 0, secret)}
+>>> opened = Opened(session, advertised, frozenset(range(4)), stayed=frozenset(range(4)))
+>>> shares = dict(enumerate(split(secret, 2, [2, 3, 4], lambda size: b"r" * size), start=1))
+>>> opened.secret(0, shares) == (secret, [])
+True
+>>> opened.secret(0, {**shares, 1: shares[2]}) == (secret, [1])
+True
 """
 
 from typing import NamedTuple
