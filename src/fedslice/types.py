@@ -12,6 +12,7 @@ those rows.  :mod:`fedslice.round.protocol` puts them together.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from math import inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,8 +182,9 @@ class Answers(NamedTuple):
     round with ``p3`` after a yes, ``p4`` after a no (see :mod:`fedslice.privacy.rows`).  With all
     four 1 every client takes the whole union.
 
-    >>> Answers(15 / 16, 1 / 16, 15 / 16, 1 / 16).held
-    0.8828125
+    >>> answers = Answers(7 / 8, 1 / 8, 7 / 8, 1 / 8)
+    >>> round(answers.p5, 2), round(answers.eps_1, 2), round(answers.eps_inf, 2)
+    (0.78, 1.27, 1.95)
     """
 
     p1: float = 1.0
@@ -191,14 +193,35 @@ class Answers(NamedTuple):
     p4: float = 1.0
 
     @property
-    def held(self) -> float:
-        """The probability that a row that a client holds is among those that it takes, p5."""
+    def p5(self) -> float:
+        """The probability of a yes in one round for a row that is held."""
         return self.p1 * (self.p3 - self.p4) + self.p4
+
+    @property
+    def p6(self) -> float:
+        """The same for a row that is not."""
+        return self.p2 * (self.p3 - self.p4) + self.p4
+
+    @property
+    def eps_1(self) -> float:
+        """What one round's answer tells about a row."""
+        return _deniable(self.p5, self.p6)
+
+    @property
+    def eps_inf(self) -> float:
+        """What the answers of any number of rounds tell about a row, at most."""
+        return _deniable(self.p1, self.p2)
 
     @property
     def everything(self) -> bool:
         """Whether all rows of the union are taken."""
         return self == Answers()
+
+
+def _deniable(p: float, q: float) -> float:
+    """The larger of the log ratios of two answers' probabilities."""
+    ratios = [(p, q), (q, p), (1 - p, 1 - q), (1 - q, 1 - p)]
+    return log(max(above / below if below > 0 else inf for above, below in ratios if above > 0))
 
 
 class Around(NamedTuple):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedslice.data.sampling import Sampler, full, poisson, uniform, weighted
+from fedslice.data.sampling import Sampler, cyclic, full, poisson, uniform, weighted
 from fedslice.errors import InputError
 
 ONES = np.ones(40)
@@ -98,3 +98,19 @@ def test_poisson_draws_all_alike_whatever_their_examples() -> None:
         np.concatenate([poisson(10).cohort(2, r, counts) for r in range(2000)]), minlength=40
     )
     assert np.abs(drawn - 500).max() < 80
+
+
+def test_groups_take_turns() -> None:
+    """Nobody comes again before so many rounds, every client comes at times, and all cohorts have
+    the same size."""
+    turns = cyclic(4, 3)
+    cohorts = [turns.cohort(7, round, np.ones(20)) for round in range(60)]
+    assert {len(cohort) for cohort in cohorts} == {4}
+    assert set(np.concatenate(cohorts).tolist()) == set(range(20))
+    for first in range(58):
+        nearby = np.concatenate(cohorts[first : first + 3])
+        assert len(np.unique(nearby)) == len(nearby)
+    with pytest.raises(InputError, match="2 or more"):
+        cyclic(4, 1)
+    with pytest.raises(InputError, match="of 6 clients with data"):
+        cyclic(7, 3).cohort(0, 1, np.ones(19))

@@ -8,10 +8,14 @@ from linear import linear
 from problems import people
 
 import fedslice as fs
+from fedslice.errors import InputError
 from fedslice.privacy import heat as heats
 from fedslice.privacy.accounting.account import guarantee
+from fedslice.privacy.accounting.local import Local
+from fedslice.privacy.accounting.matrix import banded_inverse, mechanism
 from fedslice.privacy.accounting.mechanism import Central
 from fedslice.privacy.accounting.release import HeatCounts
+from fedslice.privacy.accounting.skellam import Distributed
 from fedslice.privacy.ledger import spent
 
 POISSON = fs.sampling.poisson(4)
@@ -55,3 +59,31 @@ def test_randomised_response_is_said_to_be_outside() -> None:
 def test_nothing_is_spent_without_noise_or_rounds() -> None:
     assert spent(fs.recipes.fedavg(linear(), optax.sgd(0.1)), 100, 30) is None
     assert spent(method(), 100, 0) is None
+
+
+def test_every_kind_of_noise_has_its_mechanism() -> None:
+    """Local noise by how often a client may come, Skellam noise by its norms, correlated noise by
+    its strategy and how far apart a client's rounds are."""
+    turns = fs.sampling.cyclic(4, 5)
+    strategy = banded_inverse(30, 4)
+    shared = fs.privacy.distributed(1.0, 0.8, fs.sampling.uniform(4), least=3, scale=64.0)
+    norms = shared[-1].noise.details  # type: ignore[union-attr]
+    kinds = {
+        Local(3.0, 6): fs.privacy.local(1.0, 3.0, turns),
+        Local(3.0, 30): fs.privacy.local(1.0, 3.0, fs.sampling.uniform(4)),
+        Distributed(100, 4, 0.8, 30, norms["l2"], norms["l1"], "uniform"): shared,
+        mechanism(strategy, 2.0, 6, 5): fs.privacy.matrix(1.0, 2.0, turns, strategy),
+    }
+    for expected, stages in kinds.items():
+        made = fs.recipes.fedavg(linear(), optax.sgd(0.1), weights="uniform", stages=stages)
+        assert spent(made, 100, 30, delta=1e-5) == guarantee(expected, delta=1e-5)
+    local = fs.client.sgd(linear(), optax.sgd(0.1))
+    lazy = fs.algorithm(local, *fs.privacy.lazy(1.0, 0.8, POISSON))
+    assert spent(lazy, 100, 30) == spent(method(), 100, 30)
+
+
+def test_a_strategy_of_unknown_sensitivity_is_refused() -> None:
+    stages = fs.privacy.matrix(1.0, 2.0, POISSON, fs.stage.Bands((1.0, -0.5), 30))
+    made = fs.recipes.fedavg(linear(), optax.sgd(0.1), weights="uniform", stages=stages)
+    with pytest.raises(InputError, match="does not say how much one client can change"):
+        spent(made, 100, 30)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from fedslice.errors import InputError
-from fedslice.privacy.rows import Plan, Tunable, plan_union, union
+from fedslice.privacy.rows import Plan, answers, plan_union, union
 from fedslice.privacy.secure.degree import Degree
 from fedslice.privacy.secure.sizes import sizes
+from fedslice.types import Answers
 
 SECRET = b"0123456789abcdef" * 2
 
@@ -159,61 +160,62 @@ def test_ids_outside_of_the_table_and_totals_of_other_plans_are_refused() -> Non
 )
 def test_the_published_settings(high: float, eps_1: float, eps_inf: float) -> None:
     # Niu et al., p1 = p3 and p2 = p4 = 1 - p1.
-    found = Tunable(high, 1 - high, high, 1 - high)
+    found = Answers(high, 1 - high, high, 1 - high)
     assert round(found.eps_1, 2) == eps_1
     assert round(found.eps_inf, 2) == eps_inf
 
 
 def test_the_ends_of_the_scale() -> None:
-    everything, nothing_hidden = Tunable(), Tunable(1, 0, 1, 0)
+    everything, nothing_hidden = Answers(), Answers(1, 0, 1, 0)
     assert everything.eps_1 == everything.eps_inf == 0
     assert nothing_hidden.eps_1 == nothing_hidden.eps_inf == math.inf
-    assert Tunable(1, 0.25, 1, 0).eps_inf == math.inf
-    assert Tunable(0.5, 0.25, 1, 1).eps_1 == 0
+    assert Answers(1, 0.25, 1, 0).eps_inf == math.inf
+    assert Answers(0.5, 0.25, 1, 1).eps_1 == 0
     held, rows = [2, 5], np.arange(10)
-    assert everything.answers(held, rows, SECRET, 3).tolist() == list(range(10))
-    assert nothing_hidden.answers(held, rows, SECRET, 3).tolist() == held
-    assert Tunable(0, 0, 0, 0).answers(held, rows, SECRET, 3).tolist() == []
+    assert answers(everything, held, rows, SECRET, 3).tolist() == list(range(10))
+    assert answers(nothing_hidden, held, rows, SECRET, 3).tolist() == held
+    assert answers(Answers(0, 0, 0, 0), held, rows, SECRET, 3).tolist() == []
 
 
 def test_answers_come_with_the_probabilities_of_one_round() -> None:
-    answers, rows = Tunable(0.9, 0.2, 0.8, 0.3), np.arange(40_000)
+    how, rows = Answers(0.9, 0.2, 0.8, 0.3), np.arange(40_000)
     held = rows[::2]
-    found = np.isin(rows, answers.answers(held, rows, SECRET, 5))
+    found = np.isin(rows, answers(how, held, rows, SECRET, 5))
     # Standard errors of 0.003: five of them.
-    assert abs(found[::2].mean() - answers.p5) < 0.015
-    assert abs(found[1::2].mean() - answers.p6) < 0.015
-    assert answers.p5 == pytest.approx(0.9 * 0.8 + 0.1 * 0.3)
-    assert answers.p6 == pytest.approx(0.2 * 0.8 + 0.8 * 0.3)
+    assert abs(found[::2].mean() - how.p5) < 0.015
+    assert abs(found[1::2].mean() - how.p6) < 0.015
+    assert how.p5 == pytest.approx(0.9 * 0.8 + 0.1 * 0.3)
+    assert how.p6 == pytest.approx(0.2 * 0.8 + 0.8 * 0.3)
 
 
 def test_permanent_answers_stay_and_rounds_differ() -> None:
-    permanent, rows = Tunable(0.5, 0.5, 1, 0), np.arange(2000)
+    permanent, rows = Answers(0.5, 0.5, 1, 0), np.arange(2000)
     held = rows[:500]
-    first = permanent.answers(held, rows, SECRET, 0)
+    first = answers(permanent, held, rows, SECRET, 0)
     assert all(
-        np.array_equal(first, permanent.answers(held, rows, SECRET, number)) for number in (1, 2, 9)
+        np.array_equal(first, answers(permanent, held, rows, SECRET, number))
+        for number in (1, 2, 9)
     )
     assert 900 < len(first) < 1100
     # A row's answer hangs on nothing else that is asked about.
-    part = permanent.answers(held, rows[700:900], SECRET, 0)
+    part = answers(permanent, held, rows[700:900], SECRET, 0)
     assert np.array_equal(part, first[(first >= 700) & (first < 900)])
     for other in ({"secret": SECRET[::-1]}, {"table": "word"}):
         given = {"secret": SECRET, "round": 0, **other}
-        again = permanent.answers(held, rows, **given)
+        again = answers(permanent, held, rows, **given)
         assert 400 < np.isin(first, again).sum() < 600
-    instant = Tunable(0.5, 0.5, 0.5, 0.5)
-    one, two = (instant.answers(held, rows, SECRET, number) for number in (1, 2))
+    instant = Answers(0.5, 0.5, 0.5, 0.5)
+    one, two = (answers(instant, held, rows, SECRET, number) for number in (1, 2))
     assert 400 < np.isin(one, two).sum() < 600
-    assert np.array_equal(one, instant.answers(held, rows, SECRET, 1))
+    assert np.array_equal(one, answers(instant, held, rows, SECRET, 1))
 
 
 def test_rounds_together_do_not_reveal_more_than_the_permanent_answer() -> None:
     # Over 400 rounds the share of yes settles at p3 or p4, whether the row is held or not.
-    answers, rows, rounds = Tunable(0.75, 0.25, 0.9, 0.2), np.arange(400), 400
+    how, rows, rounds = Answers(0.75, 0.25, 0.9, 0.2), np.arange(400), 400
     held = rows[:200]
     counts = sum(
-        np.isin(rows, answers.answers(held, rows, SECRET, number)) for number in range(rounds)
+        np.isin(rows, answers(how, held, rows, SECRET, number)) for number in range(rounds)
     )
     shares = counts / rounds
     yes = shares > 0.55
@@ -223,9 +225,9 @@ def test_rounds_together_do_not_reveal_more_than_the_permanent_answer() -> None:
     assert 0.15 < yes[200:].mean() < 0.35
 
 
-@pytest.mark.parametrize("wrong", [Tunable(1.1, 0, 1, 0), Tunable(1, -0.1, 1, 0)])
-def test_impossible_probabilities_and_secrets_are_refused(wrong: Tunable) -> None:
+@pytest.mark.parametrize("wrong", [Answers(1.1, 0, 1, 0), Answers(1, -0.1, 1, 0)])
+def test_impossible_probabilities_and_secrets_are_refused(wrong: Answers) -> None:
     with pytest.raises(InputError, match="no probability"):
-        wrong.answers([], [1], SECRET, 0)
+        answers(wrong, [], [1], SECRET, 0)
     with pytest.raises(InputError, match="32 bytes"):
-        Tunable().answers([], [1], b"short", 0)
+        answers(Answers(), [], [1], b"short", 0)

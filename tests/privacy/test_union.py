@@ -10,7 +10,7 @@ from problems import ROWS, assert_params_close, people, run_of
 
 import fedslice as fs
 from fedslice.errors import InputError
-from fedslice.privacy.rows import Tunable, union
+from fedslice.privacy.rows import answers, union
 from fedslice.privacy.secure.degree import degree
 from fedslice.privacy.secure.parts import Parts, dense, rows
 from fedslice.privacy.secure.run import secure_sum
@@ -21,8 +21,8 @@ WORK = fs.Work(steps=2, batch=4)
 DENIABLE = Answers(7 / 8, 1 / 8, 3 / 4, 1 / 4)
 
 
-def method(answers: Answers | None = None, heat: fs.Heat | None = None, **more: Any) -> Any:
-    stages = [fs.stage.clip(1.0), fs.stage.secure(7, answers=answers)]
+def method(how: Answers | None = None, heat: fs.Heat | None = None, **more: Any) -> Any:
+    stages = [fs.stage.clip(1.0), fs.stage.secure(7, answers=how)]
     settings = {"weights": "uniform", "heat": heat} | more
     return fs.recipes.fedavg(linear(), optax.sgd(0.1), WORK, stages=stages, **settings)
 
@@ -71,7 +71,7 @@ def test_answers_have_their_probabilities() -> None:
     key, ids = rng.integers(0, 2**63, 200).astype(np.uint64), np.arange(300, dtype=np.uint64)
     held = rng.random((200, 300)) < 0.3
     drawn = np.stack([answered(DENIABLE, key, ids, held, round) for round in range(6)])
-    p5, p6 = DENIABLE.held, 1 / 8 * (3 / 4 - 1 / 4) + 1 / 4
+    p5, p6 = DENIABLE.p5, 1 / 8 * (3 / 4 - 1 / 4) + 1 / 4
     for expected, some in ((p5, held), (p6, ~held)):
         share = drawn[0][some].mean()
         assert abs(share - expected) < 4.5 * np.sqrt(expected * (1 - expected) / some.sum())
@@ -98,7 +98,7 @@ def test_left_out_rows_are_corrected_for() -> None:
         stages=stages,
     )
     moved = np.asarray(run_of(recipe, population, 1).table("w", np.arange(clients)))
-    p5 = DENIABLE.held
+    p5 = DENIABLE.p5
     np.testing.assert_allclose(moved[moved > 0], 1 / p5, rtol=1e-3)
     assert abs(moved.mean() - 1) < 4 * np.sqrt((1 - p5) / p5 / clients)
     assert 0 < (moved == 0).mean() < 1
@@ -115,9 +115,9 @@ def test_a_row_that_was_not_taken_is_zeros_and_is_not_trained() -> None:
 
 
 def test_refusals() -> None:
-    for answers in (Answers(1.5), Answers(0.0, 0.0, 1.0, 0.0)):
+    for wrong in (Answers(1.5), Answers(0.0, 0.0, 1.0, 0.0)):
         with pytest.raises(InputError, match="four probabilities"):
-            fs.stage.secure(7, answers=answers)
+            fs.stage.secure(7, answers=wrong)
 
 
 def test_a_deployed_clients_answers_have_the_same_law() -> None:
@@ -126,8 +126,8 @@ def test_a_deployed_clients_answers_have_the_same_law() -> None:
     device = np.zeros(400)
     for client in range(60):
         secret = bytes([client]) * 32
-        device[Tunable(*DENIABLE).answers(own, others, secret, 3)] += 1
+        device[answers(DENIABLE, own, others, secret, 3)] += 1
     held = np.isin(others, own)
-    for expected, some in ((DENIABLE.held, held), (Tunable(*DENIABLE).p6, ~held)):
+    for expected, some in ((DENIABLE.p5, held), (DENIABLE.p6, ~held)):
         share = device[some].mean() / 60
         assert abs(share - expected) < 4.5 * np.sqrt(expected * (1 - expected) / some.sum() / 60)

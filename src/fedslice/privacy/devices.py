@@ -42,7 +42,8 @@ def local(
         noise: the multiplier z of each client's own noise; it must be much larger than that of
             ``central``, for the mean of K clients has noise z C / sqrt(K), not z C / K.
         sampler: who takes part; drawing some at random does not help here, for the server knows
-            who came.  The run must be given the same.
+            who came, but coming seldom does: ``sampling.cyclic(50, 20)``.  The run must be given
+            the same.
         heat: corrects rows as FedSubAvg does; released privately (``privacy.heat.estimate``) or
             public (``privacy.heat.public``).
         power: a of the geometry A = diag(c^a).
@@ -58,7 +59,7 @@ def local(
     >>> run.algorithm.noise.kind, report.bytes_up // 50  # 12 of head, 24 told, two rows of 4
     ('local', 44)
     """
-    cohort = accountable(sampler)
+    cohort = accountable(sampler, "cyclic")
     return [
         ball(clip, heat, power),
         mean("uniform", heat, denominator=cohort),

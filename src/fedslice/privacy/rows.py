@@ -41,6 +41,7 @@ from fedslice.privacy.secure.parts import Parts, counters, dense
 from fedslice.privacy.secure.primitives import derive, key_stream
 from fedslice.privacy.secure.run import Outcome, secure_sum
 from fedslice.privacy.secure.sizes import Sizes, sizes
+from fedslice.types import Answers
 
 _NAME = "rows"
 _HASHES = 64  # cells of a row: more would serve rates below 2^-64
@@ -171,78 +172,37 @@ def union(
     return Found(plan.members(outcome.total), plan, outcome)
 
 
-class Tunable(NamedTuple):
-    """The four probabilities of a client's answers: see the module.  With all four 1 a client takes
-    the whole union.
+def answers(
+    how: Answers, held: object, union: object, secret: bytes, round: int, table: str = ""
+) -> NDArray[np.int64]:
+    """The ids of the union that a client fetches in a round, ascending.
 
-    >>> answers = Tunable(7 / 8, 1 / 8, 7 / 8, 1 / 8)
-    >>> round(answers.eps_1, 2), round(answers.eps_inf, 2)
-    (1.27, 1.95)
+    The permanent answers are a keyed hash (AES-256) of the client's 32 secret bytes, the table's
+    name and the row: nothing has to be stored, and the same secret must be used for ever.  So are
+    those of a round: whoever asks twice gets the same answer.  The rows that a client holds must
+    stay the same, too: an answer that changes with them is another one.
+
+    >>> answers(Answers(), [3], [1, 3, 5], b"s" * 32, 0)
+    array([1, 3, 5])
+    >>> answers(Answers(1, 0, 1, 0), [3, 4], [1, 3, 5], b"s" * 32, 0)
+    array([3])
     """
-
-    p1: float = 1.0
-    p2: float = 1.0
-    p3: float = 1.0
-    p4: float = 1.0
-
-    @property
-    def p5(self) -> float:
-        """The probability of a yes in one round for a row that is held."""
-        return self.p1 * (self.p3 - self.p4) + self.p4
-
-    @property
-    def p6(self) -> float:
-        """The same for a row that is not."""
-        return self.p2 * (self.p3 - self.p4) + self.p4
-
-    @property
-    def eps_1(self) -> float:
-        """What one round's answer tells about a row."""
-        return _epsilon(self.p5, self.p6)
-
-    @property
-    def eps_inf(self) -> float:
-        """What the answers of any number of rounds tell about a row, at most."""
-        return _epsilon(self.p1, self.p2)
-
-    def answers(
-        self, held: object, union: object, secret: bytes, round: int, table: str = ""
-    ) -> NDArray[np.int64]:
-        """The ids of the union that a client fetches in a round, ascending.
-
-        The permanent answers are a keyed hash (AES-256) of the client's 32 secret bytes, the
-        table's name and the row: nothing has to be stored, and the same secret must be used for
-        ever.  So are those of a round: whoever asks twice gets the same answer.  The rows that a
-        client holds must stay the same, too: an answer that changes with them is another one.
-
-        >>> Tunable().answers([3], [1, 3, 5], b"s" * 32, 0)
-        array([1, 3, 5])
-        >>> Tunable(1, 0, 1, 0).answers([3, 4], [1, 3, 5], b"s" * 32, 0)
-        array([3])
-        """
-        for name, value in zip(self._fields, self, strict=True):
-            if not 0 <= value <= 1:
-                raise InputError(f"{name}={value} is no probability: give a number from 0 to 1")
-        if len(secret) != 32:
-            raise InputError(f"a client's secret has 32 bytes, not {len(secret)}")
-        ids, own = _ids(union), _ids(held)
-        memo = _uniform(ids, secret, f"permanent {table}")
-        yes = memo < np.where(np.isin(ids, own), self.p1, self.p2)
-        now = _uniform(ids, secret, f"round {round} {table}")
-        return ids[now < np.where(yes, self.p3, self.p4)]
+    for name, value in zip(how._fields, how, strict=True):
+        if not 0 <= value <= 1:
+            raise InputError(f"{name}={value} is no probability: give a number from 0 to 1")
+    if len(secret) != 32:
+        raise InputError(f"a client's secret has 32 bytes, not {len(secret)}")
+    ids, own = _ids(union), _ids(held)
+    memo = _uniform(ids, secret, f"permanent {table}")
+    yes = memo < np.where(np.isin(ids, own), how.p1, how.p2)
+    now = _uniform(ids, secret, f"round {round} {table}")
+    return ids[now < np.where(yes, how.p3, how.p4)]
 
 
 def _uniform(ids: NDArray[np.int64], secret: bytes, use: str) -> NDArray[np.float64]:
     """A number in [0, 1) for each row, by the secret and what it is for."""
     words = np.frombuffer(key_stream(derive(secret, use.encode()), counters(ids)), "<u8")
     return (words[::2] >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _epsilon(p: float, q: float) -> float:
-    """The larger of the log ratios of two answers' probabilities."""
-    ratios = [(p, q), (q, p), (1 - p, 1 - q), (1 - q, 1 - p)]
-    found = [above / below if below > 0 else math.inf for above, below in ratios if above > 0]
-    return math.log(max(found))
 
 
 def _ids(given: object, rows: int | None = None) -> NDArray[np.int64]:

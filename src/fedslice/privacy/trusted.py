@@ -73,14 +73,15 @@ def central(
     ]
 
 
-def accountable(sampler: Sampler) -> float:
-    """The clients of a round, on average, of a sampler that an accountant knows.
+def accountable(sampler: Sampler, *more: str) -> float:
+    """The clients of a round, on average, of a sampler that an accountant knows; ``more`` are other
+    kinds that it knows for this noise.
 
     >>> from fedslice.data.sampling import poisson
     >>> accountable(poisson(50))
     50
     """
-    if sampler.clients is None or sampler.kind not in ("poisson", "uniform"):
+    if sampler.clients is None or sampler.kind not in ("poisson", "uniform", *more):
         raise InputError(
             f"{sampler.name} cannot be accounted for: use sampling.poisson(K), or"
             " sampling.uniform(K); for all clients sampling.uniform(N)"

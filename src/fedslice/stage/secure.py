@@ -56,7 +56,7 @@ def secure(
         raise InputError(f"heaviest={heaviest}: the largest weight is at least 1")
     largest = heaviest or 1.0
     answers = answers or Answers()
-    if not all(0 <= p <= 1 for p in answers) or not answers.held > 0:
+    if not all(0 <= p <= 1 for p in answers) or not answers.p5 > 0:
         raise InputError(f"{answers}: four probabilities, with which held rows are taken at times")
     scale, weight_scale = scale_for(clients, bound * largest), scale_for(clients, largest)
 
@@ -88,7 +88,7 @@ def secure(
 
     def init(params: Params, rows: Rows) -> PyTree:
         """For rows that were left out."""
-        return {} if answers.everything else dict.fromkeys(rows, jnp.float32(1 / answers.held))
+        return {} if answers.everything else dict.fromkeys(rows, jnp.float32(1 / answers.p5))
 
     return Stage(
         init,

@@ -28,7 +28,7 @@ def test_degrees_and_fixed_point_need_no_cryptography() -> None:
     # A simulation uses both, and secures nothing.
     code = (
         "import sys; sys.modules['cryptography'] = None;"
-        "import fedslice.privacy.secure.degree, fedslice.privacy.secure.fixed"
+        "import fedslice.privacy.secure.degree, fedslice.stage.fixed"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
