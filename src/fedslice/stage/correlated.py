@@ -129,7 +129,7 @@ def correlated_noise(multiplier: float, sampler: Sampler, strategy: Strategy) ->
         {"strategy": strategy},
         strategy.rounds,
     )
-    return Stage(init, encode, decode, on_sum=True, noise=spent)
+    return Stage(init, encode, decode, on_sum=True, bound=1.0, noise=spent)
 
 
 def no_key() -> Array:
