@@ -60,10 +60,10 @@ def algorithm(
             " after the mean, or get noise: leave that out, or use an algorithm of one trip"
         )
     made = Algorithm(name, client, tuple(stages), server, chosen, survey)
-    if server.noise is not None:
-        _check_lazy(made)
     if made.noise is not None:
         _check_private(made)
+    if server.noise is not None:
+        _check_lazy(made)
     return made
 
 

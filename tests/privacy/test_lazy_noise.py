@@ -206,7 +206,7 @@ def test_what_would_go_without_noise_is_refused() -> None:
         (others, {}, "of the size of its own ball and mean"),
         (noisy, {}, "of the size of its own ball and mean"),
         ([*stages, fs.stage.noise(1.0, SAMPLER)], {}, "of the size of its own ball and mean"),
-        ([fs.stage.mean("uniform", denominator=2)], {}, "of the size of its own ball and mean"),
+        ([fs.stage.mean("uniform", denominator=2)], {}, "ball"),
         ([topk, *stages], {}, "leave out compress"),
         (stages, {"reduce": fs.reduce.median()}, "use reduce=sum"),
         (stages, {"survey": fs.client.gradient(table(ROWS))}, "surveys its clients first"),
