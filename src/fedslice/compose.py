@@ -1,5 +1,6 @@
 """Put the parts together, and refuse what cannot work."""
 
+import operator
 from collections.abc import Sequence
 
 from fedslice.data.population import Population
@@ -148,8 +149,9 @@ def _check_lazy(algorithm: Algorithm) -> None:
     """Refuse noise of the server's beside other noise, or other stages than it is the size of."""
     noise = algorithm.server.noise
     assert noise is not None
-    own = zip(noise.details["stages"], algorithm.stages[-2:], strict=False)
-    if any(stage.noise for stage in algorithm.stages) or any(one is not two for one, two in own):
+    own, last = noise.details["stages"], algorithm.stages[-2:]
+    same = len(own) == len(last) and all(map(operator.is_, own, last))
+    if not same or any(stage.noise for stage in algorithm.stages):
         raise InputError(
             "the server's noise is of the size of its own ball and mean: give an algorithm both"
             " that privacy.lazy(...) makes, the stages last, and no other noise"
@@ -157,6 +159,11 @@ def _check_lazy(algorithm: Algorithm) -> None:
     if any(stage.codes for stage in algorithm.stages):
         raise InputError(
             "a ball needs updates as numbers, not as codes of them: leave out compress"
+        )
+    if algorithm.client.extras or any(stage.extras for stage in algorithm.stages):
+        raise InputError(
+            f"{algorithm.name} sends more than updates (variates, gradients, losses or steps),"
+            " which would go without noise: use a client that sends updates alone"
         )
 
 

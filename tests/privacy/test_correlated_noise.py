@@ -122,5 +122,9 @@ def test_any_sampler_that_draws_a_client_once() -> None:
         fs.privacy.matrix(CLIP, NOISE, fs.sampling.weighted(4), BANDS)
     with pytest.raises(InputError, match=r"give privacy.matrix\(...\) the sampler of the run"):
         run_of(of(BANDS, 24), people(), sampler=fs.sampling.uniform(5))
+    alone = fs.stage.correlated_noise(NOISE, SAMPLER, BANDS)
+    mean = fs.stage.mean("uniform", denominator=4)
+    with pytest.raises(InputError, match=r"stage\.ball"):
+        fs.algorithm(fs.client.sgd(logistic(), optax.sgd(0.1)), [mean, alone], fs.server.optimize())
     with pytest.raises(InputError, match="without noise"):
         fs.privacy.matrix(CLIP, NOISE, SAMPLER, fs.stage.Bands((0.0, 1.0), 3))

@@ -206,7 +206,7 @@ def test_what_would_go_without_noise_is_refused() -> None:
         (others, {}, "of the size of its own ball and mean"),
         (noisy, {}, "of the size of its own ball and mean"),
         ([*stages, fs.stage.noise(1.0, SAMPLER)], {}, "of the size of its own ball and mean"),
-        ([fs.stage.mean("uniform", denominator=2)], {}, "put stage.ball"),
+        ([fs.stage.mean("uniform", denominator=2)], {}, "ball"),
         ([topk, *stages], {}, "leave out compress"),
         (stages, {"reduce": fs.reduce.median()}, "use reduce=sum"),
         (stages, {"survey": fs.client.gradient(table(ROWS))}, "surveys its clients first"),
@@ -214,6 +214,12 @@ def test_what_would_go_without_noise_is_refused() -> None:
     for given, more, words in wrong:
         with pytest.raises(InputError, match=words):
             fs.algorithm(local, given, server, **more)
+    telling = local._replace(extras=True)
+    with pytest.raises(InputError, match="sends more than updates"):
+        fs.algorithm(telling, stages, server)
+    adapting = fs.stage.ball(1.0, adapt=fs.privacy.Adapt())
+    with pytest.raises(InputError, match="of the size of its own ball and mean"):
+        fs.algorithm(local, [adapting, stages[1]], server)
     run = run_of(fs.algorithm(local, stages, server), groups(), 2, **FREE)
     with pytest.raises(InputError, match=r"made for 2 rounds.*privacy.lazy\(...\) all rounds"):
         run.train(1, progress=False)
