@@ -1,13 +1,13 @@
 """Put the parts together, and refuse what cannot work."""
 
-import operator
 from collections.abc import Sequence
 
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.reduce import total
-from fedslice.types import Algorithm, Client, Noise, Reduce, Server, Stage
+from fedslice.safeguards import check_bounds, check_drawn, check_lazy, check_most, check_private
+from fedslice.types import Algorithm, Client, Reduce, Server, Stage
 
 
 def algorithm(
@@ -60,11 +60,11 @@ def algorithm(
             " after the mean, or get noise: leave that out, or use an algorithm of one trip"
         )
     made = Algorithm(name, client, tuple(stages), server, chosen, survey)
-    _check_bounds(made)
+    check_bounds(made)
     if made.noise is not None:
-        _check_private(made)
+        check_private(made)
     if server.noise is not None:
-        _check_lazy(made)
+        check_lazy(made)
     return made
 
 
@@ -92,119 +92,6 @@ def _check_stages(stages: Sequence[Stage]) -> None:
         )
 
 
-def _check_bounds(algorithm: Algorithm) -> None:
-    """Noise and secure sums are for numbers of a known size, and for updates alone."""
-    stages = algorithm.stages
-    place = stages.index(algorithm.mean)
-    needed = [stage.bound for stage in stages[place + 1 :] if stage.bound is not None]
-    needed += [1.0] if algorithm.server.noise is not None else []
-    if not needed:
-        return
-    if algorithm.client.extras or any(stage.extras for stage in stages):
-        raise InputError(
-            f"{algorithm.name} sends more than updates (variates, gradients, losses or steps), for"
-            " which there is no bound: with noise or a secure sum use fedavg, fedsubavg, fedprox,"
-            " fedrecon, ..."
-        )
-    if any(s.weights == "uniform" != algorithm.mean.weights for s in stages[place + 1 :]):
-        raise InputError(
-            "the secure sum is for clients that count alike: use weights='uniform' (--set"
-            " weights=uniform), or give it the largest weight, stage.secure(heaviest=...)"
-        )
-    given = stages[place - 1].bound if place else None
-    if given is None or given > min(needed):
-        raise InputError(
-            f"noise and secure sums need updates of norm at most {min(needed):g}: put"
-            f" stage.ball(...), or stage.clip({min(needed):g}), right before the mean, as"
-            " privacy.central(...) does"
-        )
-
-
-def _check_private(algorithm: Algorithm) -> None:
-    """Refuse what noise would not hide: everything that leaves a client must be bounded, and be
-    added to by noise."""
-    name, mean, stages = algorithm.name, algorithm.mean, algorithm.stages
-    place = stages.index(mean)
-    if mean.weights != "uniform":
-        raise InputError(
-            f"with differential privacy every client counts alike: a client's examples would be"
-            f" told by its weight in {name}; use weights='uniform' (--set weights=uniform)"
-        )
-    if mean.denominator is None:
-        raise InputError(
-            "the number of clients that came would be told by the mean: with differential privacy"
-            " give it a fixed denominator, stage.mean('uniform', denominator=K), as"
-            " privacy.central(...) does"
-        )
-    for heat in (mean.heat, stages[place - 1].heat):
-        if heat is not None and heat.release is None:
-            raise InputError(
-                "the heat is exact, and tells who holds a row: release it by"
-                " privacy.heat.estimate(...) (--set heat_privacy=sum:4:200), or say that it is"
-                " public knowledge by privacy.heat.public(heat) (heat_privacy=public)"
-            )
-
-
-def _check_lazy(algorithm: Algorithm) -> None:
-    """Refuse noise of the server's beside other noise, or other stages than it is the size of."""
-    noise = algorithm.server.noise
-    assert noise is not None
-    own, last = noise.details["stages"], algorithm.stages[-2:]
-    same = len(own) == len(last) and all(map(operator.is_, own, last))
-    if not same or any(stage.noise for stage in algorithm.stages):
-        raise InputError(
-            "the server's noise is of the size of its own ball and mean: give an algorithm both"
-            " that privacy.lazy(...) makes, the stages last, and no other noise"
-        )
-    if any(stage.codes for stage in algorithm.stages):
-        raise InputError(
-            "a ball needs updates as numbers, not as codes of them: leave out compress"
-        )
-    if algorithm.client.extras or any(stage.extras for stage in algorithm.stages):
-        raise InputError(
-            f"{algorithm.name} sends more than updates (variates, gradients, losses or steps),"
-            " which would go without noise: use a client that sends updates alone"
-        )
-
-
-def _check_drawn(noise: Noise, sampler: Sampler) -> None:
-    """Refuse a sampler other than the one that is accounted for."""
-    if (noise.sampling, noise.clients, noise.cycle) != (
-        sampler.kind,
-        sampler.clients,
-        sampler.cycle,
-    ):
-        who = "all" if noise.clients is None else f"{noise.clients:g}"
-        raise InputError(
-            f"the noise is accounted for {noise.sampling} sampling of {who} clients, not for"
-            f" {sampler.name}: give privacy.{noise.made_by}(...) the sampler of the run"
-        )
-
-
-def check_rounds(algorithm: Algorithm, rounds: int) -> None:
-    """Refuse more rounds than the noise is made for."""
-    noise = algorithm.noise
-    if noise is not None and noise.rounds is not None and rounds > noise.rounds:
-        raise InputError(
-            f"the noise is made for {noise.rounds} rounds, and round {rounds} would be without:"
-            f" give privacy.{noise.made_by}(...) all rounds of the training"
-        )
-
-
-def _check_most(most: int, sampler: Sampler) -> None:
-    """Refuse cohorts that a secure sum cannot add up, and messages that count twice."""
-    if sampler.by_examples:
-        raise InputError(
-            f"{sampler.name} may draw a client twice, and a secure sum has each message once: use"
-            " sampling.uniform(...) or sampling.poisson(...)"
-        )
-    if sampler.clients is not None and sampler.clients > most:
-        raise InputError(
-            f"{sampler.name}: the secure sum has room for {most} clients; give it more,"
-            " stage.secure(clients=...)"
-        )
-
-
 def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     """Refuse a sampler with which the algorithm's mean is not what it says.
 
@@ -212,9 +99,9 @@ def check_sampler(algorithm: Algorithm, sampler: Sampler) -> None:
     holders come as often as their examples say: c_m = sum_all |D| / sum_{i: m in S(i)} |D_i|."""
     name, mean = algorithm.name, algorithm.mean
     if algorithm.noise is not None:
-        _check_drawn(algorithm.noise, sampler)
+        check_drawn(algorithm.noise, sampler)
     if algorithm.most is not None:
-        _check_most(algorithm.most, sampler)
+        check_most(algorithm.most, sampler)
     if algorithm.client.everyone and not sampler.everyone:
         raise InputError(
             f"{name} needs every client in every round: use sampling.full() (--set sampler=full)"

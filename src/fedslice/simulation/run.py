@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.compose import check_heat, check_rounds, check_sampler
+from fedslice.compose import check_heat, check_sampler
 from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
@@ -24,6 +24,7 @@ from fedslice.round.engine import Engine, Figures, choose
 from fedslice.round.plan import Plan, Planner, Traffic
 from fedslice.round.shapes import Shapes, works
 from fedslice.round.store import DiskStore, RamStore
+from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
