@@ -30,6 +30,13 @@ def check_bounds(algorithm: Algorithm) -> None:
             "the secure sum is for clients that count alike: use weights='uniform' (--set"
             " weights=uniform), or give it the largest weight, stage.secure(heaviest=...)"
         )
+    noise = algorithm.noise
+    if algorithm.most is not None and noise is not None and noise.kind in ("skellam", "local"):
+        raise InputError(
+            f"what clients send with {noise.kind} noise has it already, in numbers of its own:"
+            " leave stage.secure(...) (--set secure) out; privacy.distributed(...) is for a secure"
+            " sum by itself"
+        )
     given = stages[place - 1].bound if place else None
     if given is None or given > min(needed):
         raise InputError(

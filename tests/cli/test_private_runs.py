@@ -11,6 +11,12 @@ from fedslice.privacy.accounting.account import Guarantee, guarantee
 from fedslice.privacy.accounting.mechanism import Central
 from fedslice.privacy.accounting.release import HeatCounts
 
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 SMALL = ["--synthetic", "--scale", "0.02", "--rounds", "4", "--eval-every", "4"]
 NOISY = ["--set", "cohort=20", "--set", "noise=1", "--set", "clip=1"]
 SUMMED = ["--set", "heat_privacy=sum:4:100"]
@@ -28,6 +34,16 @@ def test_a_private_run_says_what_it_tells(tmp_path: Path, capsys: Any) -> None:
     clients = 121
     expected = guarantee(Central(clients, 20, 1.0, 4), HeatCounts(std=40.0, rows=100))
     assert known == expected
+
+
+@pytest.mark.parametrize(
+    ("who", "words"),
+    [("clients", "on every update before it is sent"), ("shares:15", "Skellam noise")],
+)
+def test_who_adds_the_noise(who: str, words: str, capsys: Any) -> None:
+    more = ["--algorithm", "fedavg", "--set", f"noise_by={who}"]
+    assert main(["run", "movielens-lr", *SMALL, *NOISY, *more]) == 0
+    assert words in capsys.readouterr().out
 
 
 def test_a_comparison_says_it_for_each(tmp_path: Path, capsys: Any) -> None:
@@ -50,6 +66,15 @@ def test_a_comparison_says_it_for_each(tmp_path: Path, capsys: Any) -> None:
         (["noise=1", "clip=1", "heat_privacy=public", "compress=sign"], "leave compress out"),
         (["geometry=1"], "set noise too"),
         (["secure=yes"], "set clip too"),
+        (["noise=1", "clip=1", "heat_privacy=public", "noise_by=me"], "server, clients, shares"),
+        (
+            ["noise=1", "clip=1", "heat_privacy=public", "noise_by=shares:9", "secure=yes"],
+            "for a secure sum by itself",
+        ),
+        (
+            ["noise=1", "clip=1", "heat_privacy=public", "noise_by=clients", "clip_quantile=0.5"],
+            "clip_quantile is for noise_by=server",
+        ),
         (["secure=yes", "clip=1", "weights=examples"], "count alike"),
         (["secure=perhaps", "clip=1"], "no, yes, answers"),
         (["heat_privacy=tea"], "exact, public, response, sum"),

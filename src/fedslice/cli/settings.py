@@ -56,7 +56,14 @@ COMMON: Options = {
         0.0,
         (
             "differential privacy: noise on the sum of clipped updates, as a multiple of clip (0:"
-            " none); sets sampler=poisson and weights=uniform"
+            " none); sets sampler=poisson (uniform for shares) and weights=uniform"
+        ),
+    ),
+    "noise_by": (
+        "server",
+        (
+            "with noise: who adds it, the server, clients (local privacy), or shares:LEAST of at"
+            " least so many clients below a secure sum (Skellam)"
         ),
     ),
     "geometry": (0.5, "with noise and heat: clip c^a times the update, a from 0 to 1"),
@@ -148,7 +155,7 @@ class Settings:
     def with_noise(self) -> "Settings":
         """A copy with the sampler and the weights that differential privacy needs, where they were
         not set; without what belongs to noise or to heat, where there is none."""
-        idle = [] if self.values.get("noise") else ["geometry", "clip_quantile"]
+        idle = [] if self.values.get("noise") else ["noise_by", "geometry", "clip_quantile"]
         idle += [] if self.values.get("heat") else ["heat_privacy"]
         for key in idle:
             if key in self.said:
@@ -160,7 +167,9 @@ class Settings:
         return self._drawn_for_noise()
 
     def _drawn_for_noise(self) -> "Settings":
-        needed = {"sampler": "poisson"} if self.values.get("noise") else {}
+        shared = str(self.values.get("noise_by", "")).startswith("shares")
+        draws = "uniform" if shared else "poisson"
+        needed = {"sampler": draws} if self.values.get("noise") else {}
         if needed or self.values.get("secure", "no") != "no":
             needed["weights"] = "uniform"
         missing = {k: v for k, v in needed.items() if k in self.values and k not in self.said}

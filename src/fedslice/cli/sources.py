@@ -21,6 +21,7 @@ from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.privacy import heat as private_heat
+from fedslice.privacy.devices import distributed, local
 from fedslice.privacy.trusted import central
 from fedslice.prox import Regulariser
 from fedslice.stage.ball import Adapt
@@ -112,7 +113,15 @@ def private_stages(s: Settings, heat: Heat | None) -> list[Stage]:
     if s.compress != "none":
         raise InputError("noise is added to plain numbers: leave compress out")
     adapt = Adapt(quantile=s.clip_quantile) if s.clip_quantile else None
-    return central(s.clip, s.noise, sampler(s), heat=heat, power=s.geometry, adapt=adapt)
+    if adapt is not None and s.noise_by != "server":
+        raise InputError("clip_quantile is for noise_by=server: leave one of them out")
+    given, how = (s.clip, s.noise, sampler(s)), {"heat": heat, "power": s.geometry}
+    kinds: dict[str, Callable[..., list[Stage]]] = {
+        "server": lambda: central(*given, adapt=adapt, **how),
+        "clients": lambda: local(*given, **how),
+        "shares": lambda least: distributed(*given, least=int(least), **how),
+    }
+    return built("noise_by", s.noise_by, kinds)
 
 
 def secure_stage(task: Task, s: Settings) -> list[Stage]:
@@ -165,7 +174,16 @@ SOURCES: dict[str, Source] = {
     "coefficient": Source(lambda task, s: "examples" if s.sampler == "weighted" else None),
     "stages": Source(
         lambda task, s: s.before_mean,
-        ("clip", "compress", "feedback", "noise", "geometry", "clip_quantile", "secure"),
+        (
+            "clip",
+            "compress",
+            "feedback",
+            "noise",
+            "noise_by",
+            "geometry",
+            "clip_quantile",
+            "secure",
+        ),
     ),
     "reduce": Source(lambda task, s: s.reduction, ("reduce",)),
     "population": Source(lambda task, s: task.train),

@@ -5,7 +5,7 @@ from math import ceil, sqrt
 
 from fedslice.errors import InputError
 from fedslice.heat import Release
-from fedslice.privacy.accounting.account import Guarantee, guarantee
+from fedslice.privacy.accounting.account import Guarantee, default_delta, guarantee
 from fedslice.privacy.accounting.local import Local
 from fedslice.privacy.accounting.matrix import mechanism
 from fedslice.privacy.accounting.mechanism import Central, Mechanism
@@ -33,7 +33,7 @@ def spent(
     heats = {id(s.heat): s.heat.release for s in algorithm.stages if s.heat is not None}
     told = [release for release in heats.values() if release is not None]
     others = [made for release in told for made in _once(release)]
-    found = guarantee(training, *others, delta=delta)
+    found = guarantee(training, *others, delta=delta or default_delta(clients))
     bare = tuple(f"heat, known by {each.text}" for each in told if each.epsilon is not None)
     return replace(found, not_covered=(*found.not_covered, *bare))
 
