@@ -1,5 +1,6 @@
 """Small problems that many tests share."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import optax
 
 import fedslice as fs
 from fedslice.data.population import Population
+from fedslice.metrics import Metric
 from fedslice.model import Model, Table, lookup
 from fedslice.simulation.run import Run
 
@@ -52,6 +54,19 @@ def logistic(rows: int = ROWS) -> Model:
 
 def dense_init(key: jax.Array) -> dict[str, Any]:
     return {"dense": {"slope": jnp.ones(()) / 10, "bias": jnp.zeros(())}}
+
+
+def compiled(model: Model) -> Model:
+    """The model with its figures compiled: called by themselves, they would be compiled operation
+    by operation."""
+
+    def figure(given: Any) -> Any:
+        if isinstance(given, Metric):
+            return given._replace(values=jax.jit(given.values))
+        return jax.jit(given)
+
+    metrics = {name: figure(given) for name, given in model.metrics.items()}
+    return replace(model, loss=jax.jit(model.loss), metrics=metrics)
 
 
 def run_of(method: Any, population: Population, rounds: int = 0, **settings: Any) -> Run:

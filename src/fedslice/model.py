@@ -73,14 +73,15 @@ class Table:
         # few shapes: few compilations
         padded = np.zeros(1 << max(0, len(ids) - 1).bit_length(), np.int64)
         padded[: len(ids)] = ids
-        parts = (
-            jnp.asarray(part.astype(np.uint32)) for part in (padded >> 32, padded & 0xFFFFFFFF)
-        )
-        return _row_maker(self.init, self.shape)(key, *parts)[: len(ids)]
+        parts = (part.astype(np.uint32) for part in (padded >> 32, padded & 0xFFFFFFFF))
+        made = _row_maker(self.init, self.shape)(key, *parts)
+        return jax.lax.slice_in_dim(made, 0, len(ids))
 
 
 @lru_cache
-def _row_maker(init: RowInit, shape: tuple[int, ...]) -> Callable[[Key, Array, Array], Array]:
+def _row_maker(
+    init: RowInit, shape: tuple[int, ...]
+) -> Callable[[Key, np.ndarray, np.ndarray], Array]:
     """A compiled function from the two halves of row ids to the rows' first values."""
 
     def row(key: Key, high: Array, low: Array) -> Array:

@@ -643,12 +643,12 @@ def test_local_leaves_are_rebuilt_when_measured(
         "--scale",
         "0.02",
         "--rounds",
-        "40",
-        "--eval-every",
         "20",
+        "--eval-every",
+        "10",
         "--json",
     ]
-    assert main([*command, "--set", "cohort=50", "--out", str(tmp_path / "r")]) == 0
+    assert main([*command, "--set", "cohort=20", "--out", str(tmp_path / "r")]) == 0
     rows = lines(capsys.readouterr().out)
     assert rows[0]["rmse"] > rows[1]["rmse"]
     assert rows[1]["rmse"] < 2

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from problems import compiled
 
 import fedslice as fs
 from fedslice.errors import InputError
@@ -27,6 +28,7 @@ def precision(double: bool) -> Iterator[None]:
         jax.config.update("jax_enable_x64", False)
 
 
+@jax.jit
 def plain(layer, inputs):
     """The equations, step by step, for autodiff."""
     size = layer["hidden"].shape[0]
@@ -46,7 +48,7 @@ def plain(layer, inputs):
 def random_case(length, batch, width, size, dtype=np.float32, seed=0):
     """A layer, inputs and a gradient from outside, of ordinary size, none of them zero."""
     rng = np.random.default_rng(seed)
-    make = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
+    make = lambda *shape: jnp.asarray(rng.normal(size=shape).astype(dtype))  # noqa: E731
     weights = {
         "input": make(width, 4 * size) / np.sqrt(width),
         "hidden": make(size, 4 * size) / np.sqrt(size),
@@ -158,7 +160,7 @@ def params_of(model, rows):
     tables = {name: np.zeros((rows[name], *table.shape)) for name, table in model.tables.items()}
     shapes = {**jax.eval_shape(model.init, jax.random.key(0)), **tables}
     return jax.tree.map(
-        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 0.5, jnp.float32), shapes
+        lambda leaf: jnp.asarray((rng.normal(size=leaf.shape) * 0.5).astype(np.float32)), shapes
     )
 
 
@@ -178,7 +180,7 @@ def test_size_of_the_sent140_model():
 def test_padding_changes_nothing():
     """A text's loss depends on its tokens alone: not on the padding, the padded width, or the texts
     beside it."""
-    model = classifier_lstm(vocabulary=9, embedding=3, hidden=4)
+    model = compiled(classifier_lstm(vocabulary=9, embedding=3, hidden=4))
     params, loss = params_of(model, {"embedding": 9}), jax.jit(model.loss)
     label = jnp.array([1.0, 0.0, 1.0])
     padded = jnp.array([[4, 1, 7, -1, -1, -1], [8, -1, -1, -1, -1, -1], [-1, -1, -1, -1, -1, -1]])
@@ -192,7 +194,7 @@ def test_padding_changes_nothing():
 
 
 def test_classifier_is_the_two_layers_by_hand():
-    model = classifier_lstm(vocabulary=9, embedding=3, hidden=4)
+    model = compiled(classifier_lstm(vocabulary=9, embedding=3, hidden=4))
     params = params_of(model, {"embedding": 9})
     tokens = jnp.array([[4, 1, -1], [2, 8, 5]])
     first, second = params["lstm"]
@@ -260,7 +262,7 @@ NEXT = jnp.array([[0, 3, 5, -1], [2, 6, 4, -1], [-1, -1, -1, -1]])
 def test_language_loss_and_accuracy_by_hand():
     """Softmax by NumPy over logits from the plain layer; targets 5 and 6 are special, -1 is none at
     all."""
-    model = language_lstm(5, **SMALL, layers=2)
+    model = compiled(language_lstm(5, **SMALL, layers=2))
     params = params_of(model, {"embedding": 7})
     x = jnp.where((TOKENS.T < 0)[..., None], 0, params["embedding"][TOKENS.T])
     x = (
@@ -285,7 +287,7 @@ def test_language_loss_and_accuracy_by_hand():
 
 def test_accuracy_counts_right_words_only():
     """A bias makes word 3 the answer everywhere: right at one of the four places that count."""
-    model = language_lstm(5, **SMALL)
+    model = compiled(language_lstm(5, **SMALL))
     params = params_of(model, {"embedding": 7})
     params["bias"] = params["bias"].at[3].set(100.0)
     metric = model.metrics["accuracy"]
@@ -299,7 +301,7 @@ def test_accuracy_counts_right_words_only():
 def test_buckets_stand_in_for_unknown_words(local):
     """A bucket with the vector of word 2 does what word 2 does; where bucket and token are -1
     nothing comes in."""
-    model = language_lstm(5, **SMALL, buckets=4, local_buckets=local)
+    model = compiled(language_lstm(5, **SMALL, buckets=4, local_buckets=local))
     assert ("buckets" in model.tables) is not local
     params = params_of(model, {"embedding": 7, "buckets": 4})
     params["buckets"] = params["buckets"].at[1].set(params["embedding"][2])
@@ -319,7 +321,7 @@ def test_buckets_stand_in_for_unknown_words(local):
 def test_as_targets_buckets_are_classes_of_their_own_that_do_not_count():
     """Five words, two specials, four buckets: a bias makes bucket 1, class 8, sure; it is no word,
     so never counted."""
-    model = language_lstm(5, **SMALL, buckets=4)
+    model = compiled(language_lstm(5, **SMALL, buckets=4))
     params = params_of(model, {"embedding": 7, "buckets": 4})
     assert params["bias"].shape == (11,)
     params["bias"] = params["bias"].at[8].set(100.0)
@@ -357,10 +359,10 @@ def test_local_buckets_never_reach_the_server():
 
 
 def test_tied_output_is_the_embedding():
-    model = language_lstm(5, **SMALL, tied=True)
+    model = compiled(language_lstm(5, **SMALL, tied=True))
     assert not model.tables
     params = model.init(jax.random.key(0))
-    separate = language_lstm(5, **SMALL)
+    separate = compiled(language_lstm(5, **SMALL))
     batch = {"tokens": TOKENS, "next": NEXT}
     wanted = separate.loss({**params, "output": params["embedding"].T}, batch)
     np.testing.assert_allclose(model.loss(params, batch), wanted, rtol=1e-6)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from problems import compiled
 
 import fedslice as fs
 from fedslice.errors import InputError
@@ -16,7 +17,7 @@ SMALL = {"layers": 2, "width": WIDTH, "hidden": 20, "heads": HEADS}
 
 
 def small(dropout=0.0, **changes):
-    return transformer(WORDS, **{**SMALL, **changes}, dropout=dropout)
+    return compiled(transformer(WORDS, **{**SMALL, **changes}, dropout=dropout))
 
 
 def params_of(model, seed=0):
@@ -25,13 +26,12 @@ def params_of(model, seed=0):
         jax.random.key(seed), {"embedding": np.arange(model.tables["embedding"].rows)}
     )
     rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: leaf + 0.2 * rng.normal(size=leaf.shape).astype(np.float32), first
-    )
+    noise = lambda shape: 0.2 * rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf) + noise(leaf.shape)), first)
 
 
 def batch_of(tokens, following):
-    return {"tokens": jnp.asarray(tokens, jnp.int32), "next": jnp.asarray(following, jnp.int32)}
+    return {"tokens": np.asarray(tokens, np.int32), "next": np.asarray(following, np.int32)}
 
 
 TOKENS = [[7, 0, 3, 5, 8, 2], [7, 6, 1, -1, -1, -1]]
@@ -148,7 +148,7 @@ def test_padding_changes_nothing_and_an_empty_example_costs_nothing():
         params, batch_of(filled, at_end)
     )
     empty = batch_of(np.full((1, 6), -1), np.full((1, 6), -1))
-    value, slope = jax.value_and_grad(lambda p: model.loss(p, empty)[0])(params)
+    value, slope = jax.jit(jax.value_and_grad(lambda p: model.loss(p, empty)[0]))(params)
     assert value == 0
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(slope))
 
@@ -181,9 +181,8 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean():
     params = params_of(model)
     batch = batch_of([[7]], [[2]])
     params["output"] = {"weight": jnp.zeros((WIDTH, 9)).at[:, 2].set(1.0), "bias": jnp.zeros(9)}
-    losses = jax.vmap(lambda n: model.loss(params, {**batch, "step_key": jax.random.key(n)})[0])(
-        jnp.arange(4000)
-    )
+    step = lambda n: model.loss(params, {**batch, "step_key": jax.random.key(n)})[0]  # noqa: E731
+    losses = jax.jit(jax.vmap(step))(jnp.arange(4000))
     x = np.asarray(
         params["embedding"][7] * np.sqrt(WIDTH) + np.tile([0.0, 1.0], WIDTH // 2), np.float64
     )

@@ -37,7 +37,7 @@ ALIVE = [i for i in range(CLIENTS) if i != DEAD]
 
 def told(loss: jax.Array) -> ClientReport:
     """A report of which a reduction may read the first loss."""
-    return ClientReport(loss, loss, jnp.ones_like(loss), jnp.ones_like(loss))
+    return ClientReport(loss, loss, np.ones_like(loss), np.ones_like(loss))
 
 
 class Updates:
@@ -57,12 +57,9 @@ class Updates:
             places[i, : len(rows)] = rows
             table[i, : len(rows)] = [WEIGHT[i] * self.table[i][row] for row in rows]
             dense[i] = WEIGHT[i] * self.dense[i]
-        values = {"update": {"w": jnp.asarray(table), "b": jnp.asarray(dense)}}
+        values = {"update": {"w": table, "b": dense}}
         tags = {"update": {"w": "w", "b": ""}}
-        report = told(jnp.asarray(self.loss))
-        return Cohort(
-            values, jnp.asarray(WEIGHT), report, tags, {"w": jnp.asarray(places)}, {"w": UNION}
-        )
+        return Cohort(values, WEIGHT, told(self.loss), tags, {"w": places}, {"w": UNION})
 
     def holders(self, row: int) -> list[int]:
         return [i for i in ALIVE if row in self.table[i]]
@@ -79,12 +76,17 @@ class Updates:
         return table, rule(np.stack([self.dense[i] for i in ALIVE]), WEIGHT[ALIVE])
 
 
-def applied(reduce: Reduce, updates: Updates) -> tuple[np.ndarray, np.ndarray, float]:
-    cohort = updates.cohort()
-    compiled = jax.jit(
-        lambda *arrays: reduce.apply(cohort._replace(values=arrays[0], weight=arrays[1]))
+def apply(reduce: Reduce, cohort: Cohort) -> Any:
+    """In one program, as in a round."""
+    names = cohort._replace(values=(), weight=(), report=(), places=())
+    compiled = jax.jit(lambda arrays: reduce.apply(names._replace(**arrays)))
+    return compiled(
+        {name: getattr(cohort, name) for name in ("values", "weight", "report", "places")}
     )
-    values, weight = compiled(cohort.values, cohort.weight)
+
+
+def applied(reduce: Reduce, updates: Updates) -> tuple[np.ndarray, np.ndarray, float]:
+    values, weight = apply(reduce, updates.cohort())
     return np.asarray(values["update"]["w"]), np.asarray(values["update"]["b"]), float(weight)
 
 
@@ -245,12 +247,13 @@ def test_geometric_median_minimises_the_sum_of_distances() -> None:
 
 def numbers(*values: float, **extra: Any) -> Cohort:
     """Clients of weight one that send a dense number each."""
-    column = jnp.asarray(values, jnp.float32)
+    column = np.asarray(values, np.float32)
     count = len(values)
-    report = ClientReport(*[jnp.zeros(count)] * 4)
+    report = ClientReport(*[np.zeros(count, np.float32)] * 4)
     tags = {"update": "", **dict.fromkeys(extra, "")}
-    along = {name: jnp.asarray(given, jnp.float32) for name, given in extra.items()}
-    return Cohort({"update": column, **along}, jnp.ones(count), report, tags, {}, {})
+    along = {name: np.asarray(given, np.float32) for name, given in extra.items()}
+    weight = np.ones(count, np.float32)
+    return Cohort({"update": column, **along}, weight, report, tags, {}, {})
 
 
 def weiszfeld(values: list[float], steps: int) -> float:
@@ -266,17 +269,17 @@ def weiszfeld(values: list[float], steps: int) -> float:
 def test_geometric_takes_as_many_steps_as_it_is_told(steps: int) -> None:
     """Of 1, 2, 6 from zero by hand: trust 1, 1/2, 1/6, so 3 / (5 / 3) = 1.8 after one step."""
     assert weiszfeld([1.0, 2.0, 6.0], 1) == pytest.approx(1.8)
-    total, weight = fs.reduce.geometric(steps).apply(numbers(1.0, 2.0, 6.0))
+    total, weight = apply(fs.reduce.geometric(steps), numbers(1.0, 2.0, 6.0))
     assert float(total["update"] / weight) == pytest.approx(weiszfeld([1, 2, 6], steps), rel=1e-4)
     if steps == 8:  # the default
-        again, _ = fs.reduce.geometric().apply(numbers(1.0, 2.0, 6.0))
+        again, _ = apply(fs.reduce.geometric(), numbers(1.0, 2.0, 6.0))
         assert float(again["update"]) == float(total["update"])
 
 
 def test_what_comes_along_with_updates_is_not_bounded_as_they_are() -> None:
     """Three clients are below the quorum: updates 1, 2, 30 are cut to the median norm 2, of which
     the median is 2; steps taken are numbers of their own, whose median is 7."""
-    total, _ = fs.reduce.median(quorum=10).apply(numbers(1.0, 30.0, 2.0, steps=[7.0, 7.0, 5.0]))
+    total, _ = apply(fs.reduce.median(quorum=10), numbers(1.0, 30.0, 2.0, steps=[7.0, 7.0, 5.0]))
     assert float(total["update"]) == pytest.approx(3 * 2)
     assert float(total["steps"]) == pytest.approx(3 * 7)
 
@@ -286,7 +289,7 @@ def test_the_quorum_is_ten_unless_said_otherwise() -> None:
     what is left shows which."""
     for count, kept in ((9, 1.0), (10, 100.0)):
         sent = [1.0] * (count - 1) + [100.0]
-        total, weight = fs.reduce.trimmed(1e-3).apply(numbers(*sent))
+        total, weight = apply(fs.reduce.trimmed(1e-3), numbers(*sent))
         assert float(total["update"] / weight) == pytest.approx((count - 1 + kept) / count)
 
 
@@ -297,7 +300,7 @@ def test_shares_are_not_rounded_down_by_32_bits(share: float, count: int, cut: i
     """0.42 of 150 are 63, though 62.999996 in 32 bits.  So many zeros and so many large numbers are
     cut off, and ones are left."""
     sent = [0.0] * cut + [1.0] * (count - 2 * cut) + [1e6] * cut
-    total, weight = fs.reduce.trimmed(share, quorum=0).apply(numbers(*sent))
+    total, weight = apply(fs.reduce.trimmed(share, quorum=0), numbers(*sent))
     assert float(total["update"] / weight) == pytest.approx(1)
 
 
@@ -319,11 +322,11 @@ def test_what_stands_in_padding_is_nothing(reduce: Reduce) -> None:
     updates = Updates()
     clean = updates.cohort()
     padding = (clean.places["w"] >= UNION)[:, :, None]
-    noise = jnp.where(padding, 50.0, clean.values["update"]["w"])
+    noise = np.where(padding, np.float32(50), clean.values["update"]["w"])
     dirty = clean._replace(values={"update": {**clean.values["update"], "w": noise}})
     assert padding.any()
     for one, other in zip(
-        *(jax.tree.leaves(reduce.apply(cohort)) for cohort in (clean, dirty)), strict=True
+        *(jax.tree.leaves(apply(reduce, cohort)) for cohort in (clean, dirty)), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
@@ -422,7 +425,7 @@ def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
         {"w": places},
         {"w": 4},
     )
-    out = np.asarray(jax.jit(lambda: fs.reduce.krum(0.2).apply(cohort)[0]["update"])())
+    out = np.asarray(apply(fs.reduce.krum(0.2), cohort)[0]["update"])
     assert np.all(out[:2] != 0)
     assert not out[2:].any()
 
@@ -430,7 +433,7 @@ def test_krum_does_not_prefer_a_client_that_nobody_can_compare() -> None:
 def test_worst_share_is_not_rounded_up_by_32_bits() -> None:
     report = told(jnp.arange(50.0))
     cohort = Cohort({"b": jnp.ones((50, 1))}, jnp.ones(50), report, {"b": ""}, {}, {})
-    assert float(fs.reduce.worst(0.3).apply(cohort)[1]) == 15
+    assert float(apply(fs.reduce.worst(0.3), cohort)[1]) == 15
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.1, 1), (0.25, 2), (0.5, 4), (0.6, 5), (1.0, 8)])
@@ -526,7 +529,7 @@ def test_clients_are_judged_by_their_updates_alone(reduction: Any) -> None:
         cohort = Cohort(
             values, jnp.ones(7), told(jnp.zeros(7)), {"update": "", "steps": ""}, {}, {}
         )
-        results.append(np.asarray(reduction.apply(cohort)[0]["update"]))
+        results.append(np.asarray(apply(reduction, cohort)[0]["update"]))
     np.testing.assert_allclose(*results, rtol=1e-6)
 
 
@@ -536,5 +539,5 @@ def test_dense_leaves_are_summed_whatever_their_size(shape: tuple[int, ...]) -> 
     cohort = Cohort(
         {"update": jnp.asarray(values)}, jnp.ones(6), told(jnp.zeros(6)), {"update": ""}, {}, {}
     )
-    found = fs.reduce.total().apply(cohort)[0]["update"]
+    found = apply(fs.reduce.total(), cohort)[0]["update"]
     np.testing.assert_allclose(found, values.astype(np.float64).sum(0), rtol=1e-5, atol=1e-6)

@@ -22,7 +22,7 @@ from fedslice.round import protocol
 from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Planner
 from fedslice.round.shapes import Shapes, works
-from fedslice.round.store import put, row_leaves, take
+from fedslice.round.store import row_leaves
 from fedslice.round.wire import Wire
 from fedslice.simulation.run import Report, Run
 from fedslice.types import Algorithm, Data, Message, Phase, State
@@ -42,6 +42,35 @@ METHODS = {**RECIPES, "lazy-noise": lazy_noise}
 NAMES = [name for name in METHODS if name != "central"]  # which no client ever runs
 
 
+def take(tags: Any, tree: Any, places: Any) -> Any:
+    """Rows of all row-shaped leaves, zeros for places past the end, as ``store.take`` without
+    compiling anything for the sizes of each client."""
+
+    def rows(tag: str, leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        if not tag:
+            return leaf
+        inside = np.asarray(places[tag]) < len(leaf)
+        found = leaf[np.where(inside, places[tag], 0)]
+        return np.where(inside.reshape(inside.shape + (1,) * (leaf.ndim - 1)), found, found * 0)
+
+    return jax.tree.map(rows, tags, tree)
+
+
+def put(tags: Any, tree: Any, places: Any, rows: Any) -> Any:
+    """Likewise ``store.put``: places past the end are dropped."""
+
+    def write(tag: str, leaf: Any, new: Any) -> np.ndarray:
+        leaf, new = np.array(leaf), np.asarray(new)
+        if not tag:
+            return new
+        inside = np.asarray(places[tag]) < len(leaf)
+        leaf[np.asarray(places[tag])[inside]] = new[inside]
+        return leaf
+
+    return jax.tree.map(write, tags, tree, rows)
+
+
 class Software:
     """What all devices run: the algorithm, compiled, and the shapes of its trees.  It is made where
     one client is in sight."""
@@ -54,6 +83,7 @@ class Software:
         self.sent = {"update": trees.message.update, **trees.message.extra}
         self.look = jax.jit(lambda *given: _alone(_looked, method, *given))
         self.answer = jax.jit(lambda *given: _alone(_answered, method, *given))
+        self.remember = jax.jit(self.shapes._remember)
 
 
 class Device:
@@ -74,12 +104,14 @@ class Device:
         return {name: space.ids[space.slots] for name, space in self.spaces.items()}
 
     def start(self, first: Any) -> None:
-        """Its first memory, from the first model; of a real deployment the first invitation."""
+        """Its first memory, from the first model; of a real deployment the first invitation.  Rows
+        beyond its own are zeros, and cut off."""
         if self.memory is None:
+            real = {name: np.arange(count) for name, count in self.held.items()}
             self.memory = jax.tree.map(
-                lambda tag, leaf: leaf[None] if tag == PER_CLIENT else leaf,
+                lambda tag, leaf: np.asarray(leaf)[None if tag == PER_CLIENT else real[tag]],
                 self.shapes.tags.memory,
-                self.shapes._remember(first),
+                self.software.remember(first),
             )
 
     def prepare(self, letter: bytes) -> None:
@@ -186,18 +218,28 @@ class Office:
     def __init__(self, run: Run) -> None:
         self.method, self.tags, self.wire = run.algorithm, run.shapes.tags, run.shapes.wire
         self.ids = {name: space.ids for name, space in run.spaces.items()}
-        self.state: State = jax.tree.map(jnp.asarray, run.shapes.make(self.ids))
+        self.state: State = jax.tree.map(np.asarray, run.shapes.make(self.ids))
         self.room, self.key = run.planner.capacity, run.engine.key
         self.offered = jax.jit(lambda state: protocol.offered(self.method, state))
+        self.finish = jax.jit(self._finish)
 
     def slots(self, ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.searchsorted(self.ids[name], rows) for name, rows in ids.items()}
 
+    def filled(self, ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The same, filled up with places past the end: programs of one shape serve all clients."""
+        past = {name: len(known) for name, known in self.ids.items()}
+        return {
+            name: np.append(slots, np.full(past[name] - len(slots), past[name]))
+            for name, slots in self.slots(ids).items()
+        }
+
     def invite(self, round: int, named: dict[str, np.ndarray]) -> bytes:
         """For all rows that the client named."""
-        mine = take(self.tags.state, self.state, self.slots(named))
         count = {name: len(rows) for name, rows in named.items()}
-        invitation = self.offered(mine)
+        mine = self.offered(take(self.tags.state, self.state, self.filled(named)))
+        real = {name: np.arange(rows) for name, rows in count.items()}
+        invitation = take(self.tags.invitation, mine, real)
         return self.wire.pack_invitation(round, SEED, self.room, count, invitation)
 
     def collect(self, letters: list[bytes], survey: bool) -> tuple[Message, Any, dict[str, Any]]:
@@ -214,7 +256,7 @@ class Office:
                 places[name][k, : len(mine)] = [where[slot] for slot in mine]
             unions[name] = union
         received = [protocol.receive(message) for _, message, _ in opened]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *received)
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *received)
         sizes = {name: len(union) for name, union in unions.items()}
         return stacked, protocol.Stacked(places, sizes), unions
 
@@ -230,15 +272,18 @@ class Office:
     def conclude(self, round: int, letters: list[bytes], found: Any) -> None:
         messages, stacked, unions = self.collect(letters, survey=False)
         working = take(self.tags.state, self.state, unions)
-
-        def finish(working: State, found: Any, messages: Message, places: Any, key: Any) -> Any:
-            where = protocol.Stacked(places, stacked.sizes)
-            total = protocol.gather(self.method, self.tags.values, messages, where)
-            own_key = protocol.key_of(key, np.uint32(round), protocol.SERVER)
-            return protocol.conclude(self.method, working, found, total, own_key)
-
-        working, _ = jax.jit(finish)(working, found, messages, stacked.places, self.key)
+        given = working, found, messages, stacked.places, np.uint32(round), self.key
+        working, _ = self.finish(*given)
         self.state = put(self.tags.state, self.state, unions, working)
+
+    def _finish(
+        self, working: State, found: Any, messages: Message, places: Any, round: Any, key: Any
+    ) -> Any:
+        sizes = {name: self.room[f"{name} union"] for name in self.ids}
+        where = protocol.Stacked(places, sizes)
+        total = protocol.gather(self.method, self.tags.values, messages, where)
+        own_key = protocol.key_of(key, round, protocol.SERVER)
+        return protocol.conclude(self.method, working, found, total, own_key)
 
 
 def _union(slots: list[np.ndarray], room: int, past: int) -> np.ndarray:
@@ -280,8 +325,8 @@ def apart(name: str) -> tuple[Office, list[Device], list[int], list[int]]:
         letters = [office.invite(round, rows) for rows in named]
         for device, letter, rows in zip(cohort, letters, named, strict=True):
             mine = device.model.space_of
-            place = office.slots(rows)
-            device.start({k: v[place[mine[k]]] if k in mine else v for k, v in first.items()})
+            tags = {k: mine.get(k, "") for k in first}
+            device.start(take(tags, first, office.filled(rows)))
             device.prepare(letter)
         found: Any = ()
         news: list[bytes | None] = [None] * len(cohort)

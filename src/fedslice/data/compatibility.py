@@ -13,14 +13,14 @@ from difflib import get_close_matches
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedslice.data.population import Population, numeric
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.types import Batch, Params
+from fedslice.types import Params
 
+Plain = dict[str, np.ndarray]  # a batch on the host
 TRIED = 4  # padded examples of each field that the model is tried on
 SIZES = 1.0, 0.1, 0.01  # of the rows that it is tried with
 ROUNDING = 1e-5  # of a figure: what a sum in another order may change
@@ -113,10 +113,10 @@ def _check_padding(model: Model, population: Population) -> None:
 
 def _examples(
     model: Model, population: Population, which: np.ndarray
-) -> tuple[Batch, dict[str, int]]:
+) -> tuple[Plain, dict[str, int]]:
     """These examples, their ids renumbered, and how many rows of each space that takes."""
     batch = {
-        name: jnp.asarray(numeric(name, population.columns[name][which]))
+        name: numeric(name, population.columns[name][which])
         for name in model.fields(population.columns)
         if not any(name in fields for fields in model.spaces.values())
     }
@@ -125,14 +125,14 @@ def _examples(
         ids = {name: population.columns[name][which].astype(np.int64) for name in fields}
         held = np.unique(np.concatenate([each[each >= 0] for each in ids.values()]))
         batch |= {
-            n: jnp.asarray(np.where(x < 0, -1, np.searchsorted(held, x)).astype(np.int32))
+            n: np.where(x < 0, -1, np.searchsorted(held, x)).astype(np.int32)
             for n, x in ids.items()
         }
         sizes[space] = max(1, len(held))
     return batch, sizes
 
 
-def _guilty(model: Model, batch: Batch, sizes: Mapping[str, int], padded: list[str]) -> list[str]:
+def _guilty(model: Model, batch: Plain, sizes: Mapping[str, int], padded: list[str]) -> list[str]:
     """The fields whose padding is read as a row.
 
     Every table gets two rows more than there are ids, and they change places.  To what looks at
@@ -140,7 +140,7 @@ def _guilty(model: Model, batch: Batch, sizes: Mapping[str, int], padded: list[s
     changes where a field is padded, and far less where its padding is replaced by a real id, has
     read the last row for padding.
     """
-    whole = {**batch, **{name: jnp.maximum(batch[name], 0) for name in padded}}
+    whole = {**batch, **{name: np.maximum(batch[name], 0) for name in padded}}
     measure = None
     for params in _draws(model, sizes):
         measure = measure or jax.jit(model.measure).lower(params, batch).compile(HASTY)
@@ -157,12 +157,12 @@ def _guilty(model: Model, batch: Batch, sizes: Mapping[str, int], padded: list[s
 
 
 def _swapped(
-    measure: Callable[..., Any], params: Params, model: Model, batch: Batch
+    measure: Callable[..., Any], params: Params, model: Model, batch: Plain
 ) -> list[np.ndarray]:
     """How far each figure of each example moves when the last two rows change places, in parts of
     the largest."""
     other = {
-        name: jnp.concatenate([leaf[:-2], leaf[-1:], leaf[-2:-1]]) if name in model.tables else leaf
+        name: np.concatenate([leaf[:-2], leaf[-1:], leaf[-2:-1]]) if name in model.tables else leaf
         for name, leaf in params.items()
     }
     moved = []
@@ -199,12 +199,12 @@ def _draws(model: Model, sizes: Mapping[str, int]) -> Iterator[Params]:
     for sign in (1, -1):
         for size in SIZES:
             rows = {
-                name: jnp.asarray(
-                    size * some((sizes[model.space_of[name]] + 2, *table.shape)), jnp.float32
+                name: np.asarray(
+                    size * some((sizes[model.space_of[name]] + 2, *table.shape)), np.float32
                 )
                 for name, table in model.tables.items()
             }
             yield {
-                **jax.tree.map(lambda x, leaf: jnp.asarray(sign * x, leaf.dtype), dense, shapes),
+                **jax.tree.map(lambda x, leaf: np.asarray(sign * x, leaf.dtype), dense, shapes),
                 **rows,
             }

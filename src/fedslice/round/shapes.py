@@ -92,10 +92,11 @@ class Shapes:
         first = self._remember(self.algorithm.server.params(self.make(ids).server))
 
         def all_clients(tag: str, leaf: jax.Array) -> jax.Array:
+            first = np.asarray(leaf)
             if tag == PER_CLIENT:
-                return jnp.broadcast_to(leaf, (len(self.population), *leaf.shape)) + 0
+                return jax.device_put(np.repeat(first[None], len(self.population), axis=0))
             slots = self.spaces[tag].slots
-            return leaf[slots if len(slots) else np.zeros(1, np.int32)]
+            return jax.device_put(first[slots if len(slots) else np.zeros(1, np.int32)])
 
         return jax.tree.map(all_clients, self.tags.memory, first)
 

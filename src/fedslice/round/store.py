@@ -92,7 +92,7 @@ class RamStore:
     def __init__(self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray]) -> None:
         self.make, self.tags, self.ids = make, tags, ids
         # our own, strongly typed
-        self.state = jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), make(ids))
+        self.state = jax.tree.map(lambda leaf: jax.device_put(np.array(leaf)), make(ids))
 
     def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
         """``select(state)`` with the rows ``ids``: trained where a client holds them, else as they
@@ -122,8 +122,8 @@ class RamStore:
     def restore(self, leaves: Mapping[str, np.ndarray]) -> None:
         """Back to a snapshot of the same structure."""
         self.state = jax.tree_util.tree_map_with_path(
-            lambda path, old: jnp.array(
-                expect(leaves, jax.tree_util.keystr(path), old.shape, old.dtype)
+            lambda path, old: jax.device_put(
+                np.array(expect(leaves, jax.tree_util.keystr(path), old.shape, old.dtype))
             ),
             self.state,
         )
@@ -246,7 +246,7 @@ class DiskStore:
 
         def write(tag: str, leaf: Any, new: np.ndarray) -> Any:
             if not tag:
-                return jnp.array(new)
+                return jax.device_put(np.array(new))
             leaf[touched[tag]] = new
             return leaf
 
