@@ -14,7 +14,7 @@ from fedslice.privacy.rows import answers, union
 from fedslice.privacy.secure.degree import degree
 from fedslice.privacy.secure.parts import Parts, dense, rows
 from fedslice.privacy.secure.run import secure_sum
-from fedslice.round.plan import answered
+from fedslice.round.answers import answered
 from fedslice.types import Answers
 
 WORK = fs.Work(steps=2, batch=4)

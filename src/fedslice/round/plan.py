@@ -15,10 +15,10 @@ from fedslice.arrays import Numbers
 from fedslice.data.hashing import GOLDEN, MIX1, MIX2, splitmix
 from fedslice.data.population import Population, numeric
 from fedslice.data.submodel import Submodels
+from fedslice.round.answers import Taken, take_part
 from fedslice.round.batches import Drawn, fresh, pools
 from fedslice.types import Answers, Work
 
-ANSWERS = MIX1 * np.array([0x616E7377657273], np.uint64)
 HALVES = MIX2 * np.array([0x68616C766573], np.uint64)  # a domain beyond the numbers of phases
 
 
@@ -88,37 +88,6 @@ class Traffic(NamedTuple):
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
     union: dict[str, int]
-
-
-class Taken(NamedTuple):
-    """Which entries of the cohort's S(i), one after the other, their clients take; how many rows
-    each takes of the union in all, and how many those are."""
-
-    yes: np.ndarray
-    rows: np.ndarray
-    union: int
-
-
-def answered(
-    answers: Answers, key: np.ndarray, ids: np.ndarray, held: np.ndarray, round: int
-) -> np.ndarray:
-    """bool [clients, rows]: what each client says of each row in this round, by hashes of its key:
-    the first answer is for good, the second one of the round.
-
-    >>> held = np.array([[True, False]])
-    >>> key, ids = np.array([7], np.uint64), np.array([3, 8], np.uint64)
-    >>> answered(Answers(1, 0, 1, 0), key, ids, held, 0).tolist()
-    [[True, False]]
-    """
-    stream = splitmix(key[:, None] + ids * GOLDEN)
-    good = _share(stream) < np.where(held, answers.p1, answers.p2)
-    now = splitmix(stream + np.array([round + 1], np.uint64) * MIX2)
-    return np.asarray(_share(now) < np.where(good, answers.p3, answers.p4))
-
-
-def _share(hashed: np.ndarray) -> np.ndarray:
-    """Uniform on [0, 1)."""
-    return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def bucket(need: int) -> int:
@@ -201,7 +170,11 @@ class Planner:
         ]
         found, went = {}, {}
         for name, space in self.spaces.items():
-            taken = self._taken(space, cohort, round)
+            taken = (
+                None
+                if self.answers is None
+                else take_part(self.answers, self.key, space, self.population, cohort, round)
+            )
             rows = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real, taken)
             if taken is not None:
                 went[name] = taken
@@ -299,26 +272,6 @@ class Planner:
             sent = self._spread(where[trained], width, place[trained], len(union))
             count = np.bincount(owner[trained], minlength=len(cohort))
         return RoundRows(fields, union, places, kept, sent, count)
-
-    def _taken(self, space: Submodels, cohort: np.ndarray, round: int) -> Taken | None:
-        """Which rows of the union of the cohort's S(i) each client takes."""
-        if self.answers is None:
-            return None
-        numbers = self.population.numbers[cohort].astype(np.uint64)
-        owner = np.repeat(np.arange(len(cohort)), space.sizes_of(cohort))
-        entries = np.concatenate(
-            [space.slots[space.offsets[i] : space.offsets[i + 1]] for i in cohort]
-            or [np.zeros(0, np.int32)]
-        )
-        union, where = np.unique(entries, return_inverse=True)
-        if self.answers.everything:
-            yes = np.ones(len(entries), bool)
-            return Taken(yes, np.full(len(cohort), len(union)), len(union))
-        held = np.zeros((len(cohort), len(union)), bool)
-        held[owner, where] = True
-        key = splitmix(self.key + ANSWERS) + numbers * MIX1
-        drawn = answered(self.answers, key, space.ids[union].astype(np.uint64), held, round)
-        return Taken(drawn[owner, where], drawn.sum(axis=1), len(union))
 
     def _spread(self, where: np.ndarray, width: int, values: np.ndarray, past: int) -> np.ndarray:
         """``values`` at their places of an array [clients, width], elsewhere ``past`` the end."""
