@@ -86,8 +86,26 @@ class Mechanism(Protocol):
         """Its releases, with the sensitivity that the relation implies."""
 
 
+class Sampled:
+    """Mechanisms on cohorts of ``cohort`` out of ``clients``, drawn as ``sampling`` says."""
+
+    clients: int
+    cohort: float
+    sampling: str
+
+    @property
+    def rate(self) -> float:
+        """The share of the clients that takes part."""
+        return self.cohort / self.clients
+
+    @property
+    def neighbours(self) -> str:
+        """Replace-one for cohorts of a fixed size."""
+        return REPLACE if self.sampling == "uniform" else ADD_OR_REMOVE
+
+
 @dataclass(frozen=True)
-class Central:
+class Central(Sampled):
     """Gaussian noise on the sum of each round's clipped updates: DP-FedAvg.
 
     ``noise`` is the standard deviation over the clipping bound, ``cohort`` how many of the
@@ -121,16 +139,6 @@ class Central:
         """
         cohort = clients if sampler.clients is None else sampler.clients
         return cls(clients, cohort, noise, rounds, sampler.kind)
-
-    @property
-    def rate(self) -> float:
-        """The share of the clients that takes part."""
-        return self.cohort / self.clients
-
-    @property
-    def neighbours(self) -> str:
-        """Replace-one for cohorts of a fixed size."""
-        return REPLACE if self.sampling == "uniform" else ADD_OR_REMOVE
 
     @property
     def words(self) -> str:

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedslice.privacy.accounting.mechanism import (
-    ADD_OR_REMOVE,
-    REPLACE,
     SECRECY,
     Part,
+    Sampled,
     Skellams,
     cohorts,
     drawn,
@@ -37,7 +36,7 @@ ORDERS = (*range(2, 65), 80, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True)
-class Distributed:
+class Distributed(Sampled):
     """Skellam noise on the secure sum of each round's updates, made of the clients' shares.
 
     ``l2`` and ``l1`` bound the norms of one client's whole numbers; the noise of the sum has
@@ -63,16 +62,6 @@ class Distributed:
     def variance(self) -> float:
         """Of the noise in the sum."""
         return (self.noise * self.l2) ** 2
-
-    @property
-    def rate(self) -> float:
-        """The share of the clients that takes part."""
-        return self.cohort / self.clients
-
-    @property
-    def neighbours(self) -> str:
-        """Replace-one for cohorts of a fixed size."""
-        return REPLACE if self.sampling == "uniform" else ADD_OR_REMOVE
 
     @property
     def words(self) -> str:
