@@ -17,8 +17,9 @@ MORE = 100 << 20  # and by which it grows at least from one time to the next
 # The emitters that work operation by operation compile small programs in half the time.  Without
 # fused multiply-add a product is rounded before it is added to, whatever the program around it: in
 # some programs the compiler would contract the two and in others not, and a client alone could
-# differ from one in a simulation in a last bit.  A process that is given a flag that it does not
-# know ends at once, so versions that were not tried go without.
+# differ from one in a simulation in a last bit (docs/design.md, An invitation has room).  A process
+# that is given a flag that it does not know ends at once, so versions that were not tried go
+# without.
 FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_max_isa=AVX"
 TRIED = (0, 6, 2), (0, 11)
 
