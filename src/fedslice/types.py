@@ -64,7 +64,8 @@ class Work(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The data of one phase.  Batches beyond ``steps`` and examples beyond ``sizes`` are padding."""
+    """The data of one phase.  Batches beyond ``steps`` and examples beyond ``sizes`` are
+    padding."""
 
     batches: Batch  # every field [steps, batch, ...]
     sizes: Array  # int32 [steps]: real examples in each batch
@@ -83,8 +84,8 @@ class Data(NamedTuple):
 
 
 class ClientReport(NamedTuple):
-    """What a client tells of its work.  Stages and reductions compute with it: a loss may weigh, and
-    steps may normalise.
+    """What a client tells of its work.  Stages and reductions compute with it: a loss may weigh,
+    and steps may normalise.
     """
 
     loss: Array  # mean over the local steps
@@ -155,9 +156,9 @@ class Stage(NamedTuple):
 
     ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
     ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"``
-    or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  A stage that is
-    ``on_sum`` may stand after it, next to the wire: its client half gets what the server would add
-    up, its server half the sum.  ``needs_sum`` marks one that is right for plain sums only,
+    or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  A stage that
+    is ``on_sum`` may stand after it, next to the wire: its client half gets what the server would
+    add up, its server half the sum.  ``needs_sum`` marks one that is right for plain sums only,
     ``alters`` one after which the update is another, ``codes`` one that sends codes of it.
     """
 
