@@ -68,7 +68,8 @@ class Work(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The data of one phase.  Batches beyond ``steps`` and examples beyond ``sizes`` are padding."""
+    """The data of one phase.  Batches beyond ``steps`` and examples beyond ``sizes`` are
+    padding."""
 
     batches: Batch  # every field [steps, batch, ...]
     sizes: Array  # int32 [steps]: real examples in each batch
@@ -87,8 +88,8 @@ class Data(NamedTuple):
 
 
 class ClientReport(NamedTuple):
-    """What a client tells of its work.  Stages and reductions compute with it: a loss may weigh, and
-    steps may normalise.
+    """What a client tells of its work.  Stages and reductions compute with it: a loss may weigh,
+    and steps may normalise.
     """
 
     loss: Array  # mean over the local steps
@@ -127,10 +128,10 @@ class Client(NamedTuple):
 
     ``init(params)`` makes the memory that a client keeps between its rounds, ``()`` for the
     stateless.  A client with ``rows="held"`` changes all rows it holds, not only those that its
-    batches touch; with ``everyone`` all clients must take part in every round, one with ``extras`` sends
-    more than its update.  ``adapt`` is how a
-    client makes the trained model its own, if it does; one that keeps a model says with
-    ``serve(params, memory, key)`` which model, with its local leaves, it would serve.
+    batches touch; with ``everyone`` all clients must take part in every round, one with ``extras``
+    sends more than its update.  ``adapt`` is how a client makes the trained model its own, if it
+    does; one that keeps a model says with ``serve(params, memory, key)`` which model, with its
+    local leaves, it would serve.
     """
 
     model: Model
@@ -162,11 +163,11 @@ class Stage(NamedTuple):
     ``weighs`` marks the one stage that weights updates and divides their sum: ``weights`` and
     ``coefficient`` say what clients count for there and in the heat's coefficients, ``"uniform"``
     or ``"examples"`` (empty: something else, no heat), ``heat`` which heat that is.  After the mean
-    ``weights`` are those that a stage needs there.  A stage that is
-    ``on_sum`` may stand after it, next to the wire: its client half gets what the server would add
-    up, its server half the sum.  ``needs_sum`` marks one that is right for plain sums only,
-    ``alters`` one after which the update is another, ``codes`` one that sends codes of it,
-    ``extras`` one that sends more than the update.
+    ``weights`` are those that a stage needs there.  A stage that is ``on_sum`` may stand after it,
+    next to the wire: its client half gets what the server would add up, its server half the sum.
+    ``needs_sum`` marks one that is right for plain sums only, ``alters`` one after which the update
+    is another, ``codes`` one that sends codes of it, ``extras`` one that sends more than the
+    update.
 
     What makes a sum private: after a stage with a ``bound`` no update has a larger L2 norm, and one
     that acts on the sum needs such a stage right before the mean; a mean with a ``denominator``

@@ -189,7 +189,7 @@ def test_a_user_row_and_a_cold_item_are_learned():
     )
     run = fs.simulate(method, people, sampler=fs.sampling.full())
     before = fs.evaluate(run, people).pooled
-    run.train(60, progress=False)
+    run.train(10, progress=False)
     after = fs.evaluate(run, people).pooled
     assert after["loss"] < 0.2 < before["loss"]
     assert after["auc"] > 0.98

@@ -74,13 +74,11 @@ STRUCTURES = {
 
 
 def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.MarkDecorator:
-    """Parametrise by recipe, all tests of one on the same worker; beyond ``some`` only with ``make
-    test-all``."""
+    """Parametrise by recipe; beyond ``some`` only with ``make test-all``."""
     fewer = set(names if some is None else some)
-    each = [(name, [] if name in fewer else [pytest.mark.every]) for name in names]
     return pytest.mark.parametrize(
         "name",
-        [pytest.param(name, marks=[pytest.mark.xdist_group(name), *more]) for name, more in each],
+        [pytest.param(name, marks=[] if name in fewer else pytest.mark.every) for name in names],
         scope="module",  # one recipe after the other: what was compiled for it is used, then let go
     )
 

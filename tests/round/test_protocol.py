@@ -351,11 +351,7 @@ def bits(tree: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-each_recipe = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in NAMES],
-    scope="module",
-)
+each_recipe = pytest.mark.parametrize("name", NAMES, scope="module")
 
 
 @each_recipe

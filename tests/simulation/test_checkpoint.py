@@ -334,8 +334,8 @@ while run.round < 400:
 
 def start(folder: Path, life: int) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", SCRIPT, str(folder), *map(str, Path(__file__).parents[:2])]
-    # sets come in another order in each life; code is compiled as in this process
-    order = {**os.environ, "PYTHONHASHSEED": str(life), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    # sets come in another order in each life; code is compiled as in this process (conftest.py)
+    order = {**os.environ, "PYTHONHASHSEED": str(life)}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=order
     )

@@ -18,9 +18,14 @@ from fedslice.types import ClientReport, Message
 VALUES = jnp.array([3.0, -1.0, 0.5, 0.0, -0.25, 2.0, 0.0, 0.01])
 
 
+def coded(compressor: Compressor, values: jax.Array, key: int = 0) -> Any:
+    """A leaf as it is sent the first time."""
+    code = jax.jit(lambda x, key: compressor.leaf(x, compressor.remember(x), key)[0])
+    return code(values, jax.random.key(key))
+
+
 def compressed(compressor: Compressor, values: jax.Array, key: int = 0) -> np.ndarray:
-    code, _ = compressor.leaf(values, compressor.remember(values), jax.random.key(key))
-    return np.asarray(opened(code))
+    return np.asarray(jax.jit(opened)(coded(compressor, values, key)))
 
 
 def many(compressor: Compressor, values: jax.Array, count: int = 20000) -> np.ndarray:
@@ -33,7 +38,7 @@ def many(compressor: Compressor, values: jax.Array, count: int = 20000) -> np.nd
 
 def packed(compressor: Compressor, values: jax.Array) -> int:
     """Bytes of what is sent, which are those that are counted; and it comes back as it was."""
-    code, _ = compressor.leaf(values, compressor.remember(values), jax.random.key(0))
+    code = coded(compressor, values)
     data = code.pack(None)
     assert len(data) == code.size(None, int(code.items(None)))
     for left, right in zip(*map(jax.tree.leaves, (code.unpack(data, None), code)), strict=True):

@@ -127,7 +127,7 @@ def test_it_trains_at_the_published_settings() -> None:
     run = fs.simulate(method, task.train, sampler=sampler)
     before = fs.evaluate(run, task.test).pooled
     assert before["loss"] == pytest.approx(np.log(10), abs=1e-5)
-    run.train(20, progress=False)
+    run.train(10, progress=False)
     after = fs.evaluate(run, task.test).pooled
     assert after["loss"] < 0.6 * before["loss"]
     assert after["accuracy"] > before["accuracy"] + 0.2

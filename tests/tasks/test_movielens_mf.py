@@ -180,7 +180,7 @@ def test_reconstruction_predicts_unseen_users() -> None:
         recover=fs.Work(steps=50, epochs=5, batch=5),
     )
     run = fs.simulate(method, task.train, sampler=fs.sampling.uniform(50))
-    run.train(30, progress=False)
+    run.train(15, progress=False)
     gain = adapted(run, task.test)
     assert gain.before.pooled["rmse"] > 3.5  # a random vector says nothing
     assert gain.after.pooled["rmse"] < 1.05  # the ratings spread by 1.117

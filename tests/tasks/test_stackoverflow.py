@@ -582,7 +582,7 @@ def test_local_buckets_tell_what_only_the_client_knows():
         optax.adam(0.01),
         fs.Work(epochs=1, batch=4),
         reconstruction=optax.sgd(3.0),
-        recover=fs.Work(epochs=20, batch=4),
+        recover=fs.Work(epochs=10, batch=4),
         split="time",
     )
     run = fs.simulate(method, speakers(np.arange(40) % 5), sampler=fs.sampling.uniform(20))

@@ -155,7 +155,8 @@ class Engine:
         lock.
 
         The last client stands in where the cohort is no multiple of the threads, and its copies are
-        dropped, so the results, and the order of their sum, do not know how many threads there were.
+        dropped, so the results, and the order of their sum, do not know how many threads there
+        were.
         """
         clients = len(own.place)
         size = -(-clients // (self.threads * self.unit)) * self.unit

@@ -1,9 +1,10 @@
 """Invitations and messages as bytes: what really travels, and how much that is.
 
 Both sides know the algorithm, so they know the structure of all that they send each other; it is
-found by tracing (:mod:`fedslice.round.shapes`) and never travels.  What travels is a short head, how
-many rows of each table follow, their ids where the other side cannot know them, and the leaves one
-after the other, of row-shaped ones the rows at hand: little-endian, without gaps, without pickle.
+found by tracing (:mod:`fedslice.round.shapes`) and never travels.  What travels is a short head,
+how many rows of each table follow, their ids where the other side cannot know them, and the leaves
+one after the other, of row-shaped ones the rows at hand: little-endian, without gaps, without
+pickle.
 
     invitation   MAGIC round seed | rows of each table | room | leaves, for all of S(i)
     found        MAGIC round      | rows of each table | leaves, for all of S(i)   after a survey

@@ -43,7 +43,8 @@ def ball(
     mean.  With ``adapt`` it is the first bound.
 
     >>> from fedslice.types import ClientReport
-    >>> message = Message({"w": jnp.array([3.0, 4.0])}, jnp.ones(()), ClientReport(*[jnp.ones(())] * 4))
+    >>> report = ClientReport(*[jnp.ones(())] * 4)
+    >>> message = Message({"w": jnp.array([3.0, 4.0])}, jnp.ones(()), report)
     >>> stage, key = ball(2.5), jax.random.key(0)
     >>> sent, _ = stage.encode(stage.offer(stage.init({}, {})), (), message, key)
     >>> sent.update["w"], stage.decode(stage.init({}, {}), sent, key)[0].update["w"]

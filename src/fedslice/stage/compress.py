@@ -9,14 +9,14 @@ be: with omega > 1 errors grow without bound.  Under feedback it is therefore se
 omega, which is one with delta = 1 / (1 + omega):
 
     E||C(v)/(1 + omega) - v||^2 = E||C(v) - v||^2 / (1 + omega)^2 + (omega / (1 + omega))^2 ||v||^2
-                               <= (omega + omega^2) / (1 + omega)^2 ||v||^2 = omega / (1 + omega) ||v||^2
+        <= (omega + omega^2) / (1 + omega)^2 ||v||^2 = omega / (1 + omega) ||v||^2
 
 A bounded error is not yet a small one: the loop lags as with steps of delta, so strong compression
 needs a rate to match (1,000 numbers in steps of one level diverge at server rate 1 and settle at
 0.1).
 
-Put it before the mean.  What clients send are :mod:`codes <fedslice.stage.codes>` of the leaves, and
-their bytes are those of the packed message.
+Put it before the mean.  What clients send are :mod:`codes <fedslice.stage.codes>` of the leaves,
+and their bytes are those of the packed message.
 """
 
 from collections.abc import Callable, Collection

@@ -3,10 +3,10 @@ Denisov et al. 2022; Kalinin et al. 2025).
 
     sum_t <- sum_t + z sum_i w_ti g_{d_ti}       g_0, g_1, ... independent, N(0, I) on all rows
 
-With w = C^-1 a round's noise takes back some of what earlier rounds added, so that models, which are
-sums over rounds, carry little of it.  All rounds together are one Gaussian release of C X, which
-needs no sampling at random: the accountant wants to know how often, and how many rounds apart, a
-client takes part.
+With w = C^-1 a round's noise takes back some of what earlier rounds added, so that models, which
+are sums over rounds, carry little of it.  All rounds together are one Gaussian release of C X,
+which needs no sampling at random: the accountant wants to know how often, and how many rounds
+apart, a client takes part.
 
 Gaussians of earlier rounds are drawn again from their numbers, so nothing is kept for a row: the
 state is the number of rounds done and the key of the first.

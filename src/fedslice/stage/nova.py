@@ -3,9 +3,9 @@ do not count more.
 
     x <- x - tau_eff sum_i p_i G_i / ||a_i||_1,    tau_eff = sum_i p_i ||a_i||_1
 
-||a||_1 of tau local steps: tau for SGD; m <- rho m + 1, ||a|| += m for momentum rho; ||a|| <- (1 - eta_t mu) ||a|| + 1
-for a proximal term, eta_t the round's rate: a schedule on the clients' rate changes it.  Both
-together:
+||a||_1 of tau local steps: tau for SGD; m <- rho m + 1, ||a|| += m for momentum rho;
+||a|| <- (1 - eta_t mu) ||a|| + 1 for a proximal term, eta_t the round's rate: a schedule on the
+clients' rate changes it.  Both together:
 
     m <- rho m + 1 - eta_t mu ||a||,   ||a|| += m
 """

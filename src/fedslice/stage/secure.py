@@ -5,8 +5,8 @@
 
 The masks of the protocol cancel in the sum, so the simulation leaves them out; what is left is its
 rounding, of at most n / scale in the sum of n clients, and the law that both give the same whole
-numbers.  The server sees the sum and nothing else of updates and weights: so no robust reduction, no
-codes, no survey, and a bound on every number, which the stage before the mean must give.
+numbers.  The server sees the sum and nothing else of updates and weights: so no robust reduction,
+no codes, no survey, and a bound on every number, which the stage before the mean must give.
 
 Losses and counts that clients report do not go through it (docs/privacy.md).
 """
@@ -46,7 +46,8 @@ def secure(
             that is left, so that heat correction stays right on average.
 
     >>> from fedslice.types import ClientReport
-    >>> message = Message({"w": jnp.array([0.25, -0.5])}, jnp.ones(()), ClientReport(*[jnp.ones(())] * 4))
+    >>> report = ClientReport(*[jnp.ones(())] * 4)
+    >>> message = Message({"w": jnp.array([0.25, -0.5])}, jnp.ones(()), report)
     >>> stage, key = secure(clients=100), jax.random.key(0)
     >>> sent, _ = stage.encode((), (), message, key)
     >>> sent.update["w"], stage.decode((), sent, key)[0].update["w"].tolist()
