@@ -2,8 +2,8 @@
 
     q-FedAvg  Delta_i = F_i^q L (x - y_i),  h_i = q F_i^(q-1) ||L (x - y_i)||^2 + L F_i^q
               x <- x - sum Delta_i / sum h_i
-    AFL       weights lambda_i <- lambda_i exp(rate (F_i - b)): mirror ascent on the worst mixture of
-              clients
+    AFL       weights lambda_i <- lambda_i exp(rate (F_i - b)): mirror ascent on the clients' worst
+              mixture
 
 F_i is the loss of the client's first batch, an unbiased estimate at the offered model (the papers'
 is the loss over all of the client's examples; a power of the estimate is not unbiased).  q = 0 is
