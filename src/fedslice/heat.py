@@ -30,6 +30,7 @@ class Release(NamedTuple):
     multiplier: float | None = None
     rows: int = 1
     epsilon: float | None = None
+    kind: str = "gaussian"  # the noise
 
 
 class Heat(NamedTuple):

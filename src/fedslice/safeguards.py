@@ -8,7 +8,7 @@ import operator
 
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
-from fedslice.types import Algorithm, Noise
+from fedslice.types import Algorithm, Answers, Noise
 
 
 def check_bounds(algorithm: Algorithm) -> None:
@@ -37,6 +37,16 @@ def check_bounds(algorithm: Algorithm) -> None:
             " leave stage.secure(...) (--set secure) out; privacy.distributed(...) is for a secure"
             " sum by itself"
         )
+    if noise is not None and not (algorithm.answers or Answers()).everything:
+        raise InputError(
+            "answers about rows divide sums by p5, which one client could then change by more than"
+            " the noise hides: leave answers out (secure=yes), or the noise"
+        )
+    if noise is not None and any(stage.lengthens for stage in stages):
+        raise InputError(
+            "rounding at random can lengthen an update beyond what noise hides: use"
+            " stage.secure(..., toward_zero=True)"
+        )
     given = stages[place - 1].bound if place else None
     if given is None or given > min(needed):
         raise InputError(
@@ -50,7 +60,6 @@ def check_private(algorithm: Algorithm) -> None:
     """Refuse what noise would not hide: everything that leaves a client must be bounded, and be
     added to by noise."""
     name, mean, stages = algorithm.name, algorithm.mean, algorithm.stages
-    place = stages.index(mean)
     if mean.weights != "uniform":
         raise InputError(
             f"with differential privacy every client counts alike: a client's examples would be"
@@ -62,7 +71,7 @@ def check_private(algorithm: Algorithm) -> None:
             " give it a fixed denominator, stage.mean('uniform', denominator=K), as"
             " privacy.central(...) does"
         )
-    for heat in (mean.heat, stages[place - 1].heat):
+    for heat in (stage.heat for stage in stages):
         if heat is not None and heat.release is None:
             raise InputError(
                 "the heat is exact, and tells who holds a row: release it by"

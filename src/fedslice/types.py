@@ -172,7 +172,8 @@ class Stage(NamedTuple):
     What makes a sum private: after a stage with a ``bound`` no update has a larger L2 norm, and one
     that acts on the sum needs such a stage right before the mean; a mean with a ``denominator``
     divides by that number, whoever came; a stage with ``noise`` adds it to all rows of all tables,
-    for which a round must go over all of them; one with ``most`` adds up so many clients at most.
+    for which a round must go over all of them; one with ``most`` adds up so many clients at most,
+    one that ``lengthens`` may leave an update a little longer than its bound.
     ``rows`` says which rows travel: those that a client ``"named"`` as its own; those of the
     cohort's ``"union"`` to which its ``answers`` say yes, which do not tell which are its own; or
     ``"all"`` of every table both ways.  ``around`` counts the bytes of what goes around messages.
@@ -192,6 +193,7 @@ class Stage(NamedTuple):
     extras: bool = False
     bound: float | None = None
     most: int | None = None
+    lengthens: bool = False
     denominator: float | None = None
     noise: Noise | None = None
     rows: str = "named"

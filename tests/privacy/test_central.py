@@ -313,6 +313,37 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "reduce=sum",
     ),
+    "exact heat in an earlier ball": (
+        lambda: fs.algorithm(
+            fs.client.sgd(linear(), optax.sgd(0.1)),
+            [ball(1.0, population_heat()), *private()],
+            fs.server.optimize(),
+        ),
+        "privacy.heat.estimate",
+    ),
+    "answers about rows": (
+        lambda: R.fedavg(
+            linear(),
+            optax.sgd(0.1),
+            WORK,
+            weights="uniform",
+            stages=[
+                *private(),
+                fs.stage.secure(7, answers=fs.types.Answers(0.9, 0.1, 0.9, 0.1), toward_zero=True),
+            ],
+        ),
+        "leave answers out",
+    ),
+    "rounding at random": (
+        lambda: R.fedavg(
+            linear(),
+            optax.sgd(0.1),
+            WORK,
+            weights="uniform",
+            stages=[*private(), fs.stage.secure(7)],
+        ),
+        "toward_zero=True",
+    ),
     "exact heat": (
         lambda: R.fedavg(
             linear(),
@@ -387,3 +418,31 @@ def test_extras_of_parts_that_do_not_declare_them_are_found_when_traced() -> Non
     method = fs.algorithm(local._replace(run=run), private(), fs.server.optimize())
     with pytest.raises(InputError, match="gossip beside their updates"):
         run_of(method, people(), sampler=POISSON)
+
+
+def test_rounding_toward_zero_does_not_lengthen() -> None:
+    """Numbers of an update in the ball, in few digits: no longer than before, and less than a unit
+    off."""
+    update = np.random.default_rng(0).normal(size=4000).astype(np.float32)
+    update /= np.linalg.norm(update.astype(float)).astype(np.float32) * 1.0001
+    report = fs.types.ClientReport(*[jnp.ones(())] * 4)
+    message = Message({"w": jnp.asarray(update)}, jnp.ones(()), report)
+    stage = fs.stage.secure(10**6, toward_zero=True)
+    sent, _ = stage.encode((), (), message, jax.random.key(0))
+    back = np.asarray(stage.decode({}, sent, jax.random.key(0))[0].update["w"])
+    assert np.linalg.norm(back.astype(float)) <= np.linalg.norm(update.astype(float))
+    assert np.abs(back - update).max() < 2.0**-10
+    assert (back != 0).any()
+
+
+def test_the_run_knows_how_many_clients_are_drawn_from() -> None:
+    """Clients without data are never drawn, and do not make the others harder to find."""
+    population = people().select(people().owners < 5)
+    run = run_of(
+        R.fedavg(linear(), optax.sgd(0.1), WORK, weights="uniform", stages=private()),
+        population,
+        3,
+        sampler=POISSON,
+    )
+    assert len(population) == 7
+    assert run.spent() == fs.privacy.spent(run.algorithm, clients=5, rounds=3)

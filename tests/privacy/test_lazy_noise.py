@@ -227,3 +227,10 @@ def test_what_would_go_without_noise_is_refused() -> None:
         run_of(run.algorithm, groups(), sampler=fs.sampling.uniform(3))
     with pytest.raises(InputError, match="the most rounds"):
         fs.privacy.lazy(1.0, 1.0, SAMPLER, rounds=0)
+
+
+def test_the_model_is_shown_with_all_rows() -> None:
+    """A list of the rows that somebody holds would tell who holds what."""
+    run = run_of(method("lazy"), groups(), 1, **FREE)
+    shown = {space: rows.shape[0] for space, rows in run.params().items() if space == "w"}
+    assert shown == {"w": run.model.tables["w"].rows}

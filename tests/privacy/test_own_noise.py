@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from linear import linear
 from problems import logistic, people, run_of
 from scipy import stats
 
@@ -124,3 +125,31 @@ def test_what_it_cannot_hide_is_refused() -> None:
     exact = fs.privacy.local(CLIP, NOISE, sampler, heat=people().heat(logistic()))
     with pytest.raises(InputError, match="the heat is exact"):
         still(exact, 24)
+
+
+@pytest.mark.parametrize("way", ["local", "distributed"])
+def test_a_client_that_fails_still_adds_its_noise(way: str) -> None:
+    """Otherwise the amount of noise, or a round thrown away, would show that its loss was not
+    finite."""
+    sampler = fs.sampling.uniform(7)
+    wild = people()
+    x = wild.columns["x"].copy()
+    x[wild.owners == 3] = 1e30
+    broken = fs.Population({**wild.columns, "x": x}, wild.offsets, wild.clients)
+    how = (
+        fs.privacy.local(1.0, 2.0, sampler)
+        if way == "local"
+        else fs.privacy.distributed(1.0, 2.0, sampler, least=7, numbers=50)
+    )
+    method = fs.recipes.fedavg(
+        linear(), optax.sgd(0.0), fs.Work(steps=1, batch=4), weights="uniform", stages=how
+    )
+    moved = []
+    for population in (wild, broken):
+        run = run_of(method, population, sampler=sampler)
+        first = np.asarray(run.table("w", np.arange(24)))
+        report = run.train(1, progress=False)
+        moved.append(np.asarray(run.table("w", np.arange(24))) - first)
+    assert report.failed == 1
+    np.testing.assert_allclose(moved[0], moved[1], rtol=1e-5, atol=1e-6)
+    assert np.abs(moved[1]).max() > 0.1

@@ -215,3 +215,12 @@ def test_fedsubavg_takes_it_for_exact_heat() -> None:
     for left, right in zip(*(run.table("w", held) for run in runs), strict=True):
         np.testing.assert_array_equal(left, right)
     assert isinstance(respond(population, model, 1.0), Reports)
+
+
+def test_its_noise_is_not_that_of_the_first_cohort() -> None:
+    """default_rng(seed) and default_rng((seed, 0)) are one generator; composing heat and training
+    takes them for independent."""
+    population, model = crowd()
+    told = count(population, model, 1.0, 9, seed=7).tally["w"][:, 0]
+    capped = count(population, model, 1e-9, 9, seed=7).tally["w"][:, 0]
+    assert not np.allclose(told - capped, np.random.default_rng((7, 0)).normal(0, 3.0, len(told)))

@@ -172,15 +172,15 @@ def test_the_ends_of_the_scale() -> None:
     assert Answers(1, 0.25, 1, 0).eps_inf == math.inf
     assert Answers(0.5, 0.25, 1, 1).eps_1 == 0
     held, rows = [2, 5], np.arange(10)
-    assert answers(everything, held, rows, SECRET, 3).tolist() == list(range(10))
-    assert answers(nothing_hidden, held, rows, SECRET, 3).tolist() == held
-    assert answers(Answers(0, 0, 0, 0), held, rows, SECRET, 3).tolist() == []
+    assert answers(everything, held, rows, SECRET, 3, "item").tolist() == list(range(10))
+    assert answers(nothing_hidden, held, rows, SECRET, 3, "item").tolist() == held
+    assert answers(Answers(0, 0, 0, 0), held, rows, SECRET, 3, "item").tolist() == []
 
 
 def test_answers_come_with_the_probabilities_of_one_round() -> None:
     how, rows = Answers(0.9, 0.2, 0.8, 0.3), np.arange(40_000)
     held = rows[::2]
-    found = np.isin(rows, answers(how, held, rows, SECRET, 5))
+    found = np.isin(rows, answers(how, held, rows, SECRET, 5, "item"))
     # Standard errors of 0.003: five of them.
     assert abs(found[::2].mean() - how.p5) < 0.015
     assert abs(found[1::2].mean() - how.p6) < 0.015
@@ -191,23 +191,23 @@ def test_answers_come_with_the_probabilities_of_one_round() -> None:
 def test_permanent_answers_stay_and_rounds_differ() -> None:
     permanent, rows = Answers(0.5, 0.5, 1, 0), np.arange(2000)
     held = rows[:500]
-    first = answers(permanent, held, rows, SECRET, 0)
+    first = answers(permanent, held, rows, SECRET, 0, "item")
     assert all(
-        np.array_equal(first, answers(permanent, held, rows, SECRET, number))
+        np.array_equal(first, answers(permanent, held, rows, SECRET, number, "item"))
         for number in (1, 2, 9)
     )
     assert 900 < len(first) < 1100
     # A row's answer hangs on nothing else that is asked about.
-    part = answers(permanent, held, rows[700:900], SECRET, 0)
+    part = answers(permanent, held, rows[700:900], SECRET, 0, "item")
     assert np.array_equal(part, first[(first >= 700) & (first < 900)])
     for other in ({"secret": SECRET[::-1]}, {"table": "word"}):
-        given = {"secret": SECRET, "round": 0, **other}
+        given = {"secret": SECRET, "round": 0, "table": "item", **other}
         again = answers(permanent, held, rows, **given)
         assert 400 < np.isin(first, again).sum() < 600
     instant = Answers(0.5, 0.5, 0.5, 0.5)
-    one, two = (answers(instant, held, rows, SECRET, number) for number in (1, 2))
+    one, two = (answers(instant, held, rows, SECRET, number, "item") for number in (1, 2))
     assert 400 < np.isin(one, two).sum() < 600
-    assert np.array_equal(one, answers(instant, held, rows, SECRET, 1))
+    assert np.array_equal(one, answers(instant, held, rows, SECRET, 1, "item"))
 
 
 def test_rounds_together_do_not_reveal_more_than_the_permanent_answer() -> None:
@@ -215,7 +215,7 @@ def test_rounds_together_do_not_reveal_more_than_the_permanent_answer() -> None:
     how, rows, rounds = Answers(0.75, 0.25, 0.9, 0.2), np.arange(400), 400
     held = rows[:200]
     counts = sum(
-        np.isin(rows, answers(how, held, rows, SECRET, number)) for number in range(rounds)
+        np.isin(rows, answers(how, held, rows, SECRET, number, "item")) for number in range(rounds)
     )
     shares = counts / rounds
     yes = shares > 0.55
@@ -228,6 +228,6 @@ def test_rounds_together_do_not_reveal_more_than_the_permanent_answer() -> None:
 @pytest.mark.parametrize("wrong", [Answers(1.1, 0, 1, 0), Answers(1, -0.1, 1, 0)])
 def test_impossible_probabilities_and_secrets_are_refused(wrong: Answers) -> None:
     with pytest.raises(InputError, match="no probability"):
-        answers(wrong, [], [1], SECRET, 0)
+        answers(wrong, [], [1], SECRET, 0, "item")
     with pytest.raises(InputError, match="32 bytes"):
-        answers(Answers(), [], [1], b"short", 0)
+        answers(Answers(), [], [1], b"short", 0, "item")

@@ -14,7 +14,7 @@ from fedslice.privacy.rows import answers, union
 from fedslice.privacy.secure.degree import degree
 from fedslice.privacy.secure.parts import Parts, dense, rows
 from fedslice.privacy.secure.run import secure_sum
-from fedslice.round.answers import answered
+from fedslice.round.answers import answered, take_part
 from fedslice.types import Answers
 
 WORK = fs.Work(steps=2, batch=4)
@@ -126,8 +126,22 @@ def test_a_deployed_clients_answers_have_the_same_law() -> None:
     device = np.zeros(400)
     for client in range(60):
         secret = bytes([client]) * 32
-        device[answers(DENIABLE, own, others, secret, 3)] += 1
+        device[answers(DENIABLE, own, others, secret, 3, "w")] += 1
     held = np.isin(others, own)
     for expected, some in ((DENIABLE.p5, held), (DENIABLE.p6, ~held)):
         share = device[some].mean() / 60
         assert abs(share - expected) < 4.5 * np.sqrt(expected * (1 - expected) / some.sum() / 60)
+
+
+def test_tables_have_answers_of_their_own() -> None:
+    """The same client, the same row ids, two tables: answers agree by chance only."""
+    population = fs.Population.from_arrays(
+        np.repeat(np.arange(40), 30), item=np.tile(np.arange(30), 40)
+    )
+    space = population.submodels(("item",), 30)
+    key, cohort = np.array([5], np.uint64), np.arange(40)
+    half = Answers(0.5, 0.5, 1.0, 0.0)
+    one, two = (take_part(half, key, space, population, cohort, 0, place).yes for place in (0, 1))
+    assert abs((one == two).mean() - 0.5) < 4.5 * 0.5 / np.sqrt(len(one))
+    again = take_part(half, key, space, population, cohort, 7, 0).yes
+    np.testing.assert_array_equal(one, again)  # for good

@@ -34,8 +34,7 @@ from fedslice.evaluation.gain import Gain, Personal
 from fedslice.evaluation.kept_models import Kept
 from fedslice.evaluation.scores import Evaluator
 from fedslice.files.writing import atomic_write
-from fedslice.privacy.accounting.account import Guarantee
-from fedslice.privacy.ledger import spent as spent_by
+from fedslice.privacy.ledger import spent
 from fedslice.simulation.checkpoint import fingerprint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.run import Report, Run, simulate
@@ -188,7 +187,8 @@ class Experiment:
         scorer = self.scorer or Scorer(self.task)
         run = run or self.start()
         if run.algorithm.noise is not None:  # what will be told, before anybody trains
-            told = str(self._spent(run, self.rounds)).splitlines()[0]
+            planned = spent(run.algorithm, len(run.eligible), self.rounds)
+            told = str(planned).splitlines()[0]
             self.tell(f"privacy after {self.rounds} rounds: {told}")
         with (
             nullcontext()
@@ -257,6 +257,9 @@ class Experiment:
     def _save(self, run: Run, folder: Folder, clock: "_Clock") -> None:
         with self.stop.patient():
             run.save(folder.path)
+            if (told := run.spent()) is not None:
+                text = json.dumps(told.as_dict(), indent=2)
+                atomic_write(folder.path / PRIVACY, text.encode())
         clock.saved = time.perf_counter()
 
     def _traffic(self, run: Run) -> dict[str, int]:
@@ -312,10 +315,6 @@ class Experiment:
         target = self.task.target
         return next((line["round"] for line in self.lines if target and target.reached(line)), None)
 
-    @staticmethod
-    def _spent(run: Run, rounds: int) -> Guarantee | None:
-        return spent_by(run.algorithm, len(run.eligible), rounds)
-
     def _finish(self, run: Run, folder: Folder | None, clock: "_Clock") -> Line:
         if folder is not None:
             self._save(run, folder, clock)
@@ -323,11 +322,8 @@ class Experiment:
                 export.write_model(
                     export.model_of(run)._replace(settings=self.settings.values), folder.path
                 )
-        spent = self._spent(run, run.round) if run.algorithm.noise is not None else None
-        if spent is not None:
-            self.privacy = str(spent)
-            if folder is not None:
-                atomic_write(folder.path / PRIVACY, json.dumps(spent.as_dict(), indent=2).encode())
+        found = run.spent()
+        self.privacy = "" if found is None else str(found)
         scale = 1024 if sys.platform != "darwin" else 1024**2
         done = {
             "done": True,
@@ -337,7 +333,7 @@ class Experiment:
             "compile_s": clock.compile_s,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
             "out": str(self.out) if self.out else None,
-            **({"privacy": spent.as_dict()} if spent else {}),
+            **({"privacy": found.as_dict()} if found else {}),
         }
         self.emit(done)
         return done

@@ -141,7 +141,8 @@ def secure_stage(task: Task, s: Settings) -> list[Stage]:
     most = some if drawn.clients is None else drawn.clients
     if drawn.kind == "poisson":
         most = min(some, most + 8 * sqrt(most) + 8)  # more come less than once in 10^12 rounds
-    return [secure(ceil(most), bound=1.0 if s.noise else s.clip, answers=answers)]
+    bound = 1.0 if s.noise else s.clip
+    return [secure(ceil(most), bound=bound, answers=answers, toward_zero=s.noise > 0)]
 
 
 def regulariser(task: Task, s: Settings) -> Regulariser:

@@ -40,6 +40,7 @@ from fedslice.heat import Heat, Release
 from fedslice.model import Model
 
 BLOCK = 1 << 24  # answers made at once
+HEAT = 0x68656174  # a domain of its own: default_rng(seed) is also that of the first round's cohort
 EXACT = 1 << 31  # answers made one by one
 
 
@@ -130,13 +131,13 @@ def respond(
     >>> task = fs.tasks.quadratic.example1(clients=400)
     >>> heat = estimate(respond(task.train, task.model, epsilon=2.0))
     >>> [round(float(n)) for n in heat.counts("w")], heat.errors["w"][:, 0].round(1).tolist()
-    ([-9, 402], [8.5, 8.5])
+    ([-7, 404], [8.5, 8.5])
     """
     how = epsilon if isinstance(epsilon, Response) else symmetric(epsilon)
     if not 0 <= how.p2 < how.p1 <= 1:
         raise InputError(f"p1={how.p1}, p2={how.p2}: p1 must be larger, both from 0 to 1")
     weights = population.counts[population.counts > 0].astype(np.float64)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng((seed, HEAT))
     tally = {
         name: _answers(space, population.counts, model.tables[name].rows, how, rng)
         for name, space in _spaces(population, model).items()
@@ -169,7 +170,7 @@ def count(
         )
     if kind not in ("gaussian", "skellam"):
         raise InputError(f"kind={kind!r}: the noise is 'gaussian' or 'skellam'")
-    how, rng = Summed(noise, int(most), kind), np.random.default_rng(seed)
+    how, rng = Summed(noise, int(most), kind), np.random.default_rng((seed, HEAT))
     spaces = _spaces(population, model)
     kept = _capped(population, spaces, how.most, seed)
     tally = {}
@@ -213,7 +214,7 @@ def estimate(reports: Reports, floor: float = 1.0) -> Heat:
 def public(heat: Heat) -> Heat:
     """Heat that was public knowledge before, from other sources than these clients: nothing is
     spent on it."""
-    return heat._replace(release=Release("known without these clients' data"))
+    return heat._replace(release=Release("taken for public, known without these clients' data"))
 
 
 def _release(how: Response | Summed) -> Release:
@@ -228,6 +229,7 @@ def _release(how: Response | Summed) -> Release:
         f" {how.multiplier:g}",
         multiplier=how.multiplier,
         rows=how.most,
+        kind=how.kind,
     )
 
 

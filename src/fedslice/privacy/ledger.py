@@ -8,7 +8,7 @@ from fedslice.heat import Release
 from fedslice.privacy.accounting.account import Guarantee, default_delta, guarantee
 from fedslice.privacy.accounting.local import Local
 from fedslice.privacy.accounting.matrix import mechanism
-from fedslice.privacy.accounting.mechanism import Central, Mechanism
+from fedslice.privacy.accounting.mechanism import REPLACE, Central, Mechanism
 from fedslice.privacy.accounting.release import HeatCounts
 from fedslice.privacy.accounting.skellam import Distributed
 from fedslice.types import Algorithm, Noise
@@ -33,9 +33,17 @@ def spent(
     heats = {id(s.heat): s.heat.release for s in algorithm.stages if s.heat is not None}
     told = [release for release in heats.values() if release is not None]
     others = [made for release in told for made in _once(release)]
-    found = guarantee(training, *others, delta=delta or default_delta(clients))
-    bare = tuple(f"heat, known by {each.text}" for each in told if each.epsilon is not None)
+    level = default_delta(clients) if delta is None else delta
+    found = guarantee(training, *others, delta=level, neighbours=_relation(algorithm.noise))
+    bare = tuple(f"heat: {each.text}" for each in told if each.multiplier is None)
     return replace(found, not_covered=(*found.not_covered, *bare))
+
+
+def _relation(noise: Noise) -> str | None:
+    """In cohorts of a fixed size a client that comes pushes another out: correlated noise is then
+    judged by that.  Other mechanisms see to it themselves."""
+    fixed = noise.kind == "matrix" and noise.sampling in ("uniform", "cyclic")
+    return REPLACE if fixed else None
 
 
 def _training(noise: Noise, clients: int, rounds: int) -> Mechanism:
@@ -63,4 +71,5 @@ def _training(noise: Noise, clients: int, rounds: int) -> Mechanism:
 def _once(release: Release) -> list[Mechanism]:
     if release.multiplier is None:
         return []
-    return [HeatCounts(std=release.multiplier * sqrt(release.rows), rows=release.rows)]
+    std = release.multiplier * sqrt(release.rows)
+    return [HeatCounts(std=std, rows=release.rows, kind=release.kind)]

@@ -173,7 +173,7 @@ def union(
 
 
 def answers(
-    how: Answers, held: object, union: object, secret: bytes, round: int, table: str = ""
+    how: Answers, held: object, union: object, secret: bytes, round: int, table: str
 ) -> NDArray[np.int64]:
     """The ids of the union that a client fetches in a round, ascending.
 
@@ -182,9 +182,9 @@ def answers(
     those of a round: whoever asks twice gets the same answer.  The rows that a client holds must
     stay the same, too: an answer that changes with them is another one.
 
-    >>> answers(Answers(), [3], [1, 3, 5], b"s" * 32, 0)
+    >>> answers(Answers(), [3], [1, 3, 5], b"s" * 32, 0, "item")
     array([1, 3, 5])
-    >>> answers(Answers(1, 0, 1, 0), [3, 4], [1, 3, 5], b"s" * 32, 0)
+    >>> answers(Answers(1, 0, 1, 0), [3, 4], [1, 3, 5], b"s" * 32, 0, "item")
     array([3])
     """
     for name, value in zip(how._fields, how, strict=True):

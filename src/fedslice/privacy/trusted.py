@@ -84,6 +84,6 @@ def accountable(sampler: Sampler, *more: str) -> float:
     if sampler.clients is None or sampler.kind not in ("poisson", "uniform", *more):
         raise InputError(
             f"{sampler.name} cannot be accounted for: use sampling.poisson(K), or"
-            " sampling.uniform(K); for all clients sampling.uniform(N)"
+            " sampling.uniform(K); for all clients sampling.poisson(N)"
         )
     return sampler.clients

@@ -54,8 +54,10 @@ def take_part(
     population: Population,
     cohort: np.ndarray,
     round: int,
+    place: int,
 ) -> Taken:
-    """Which rows of the union of the cohort's S(i) each client takes."""
+    """Which rows of the union of the cohort's S(i) each client takes; ``place`` is that of the
+    table among all, so that each has answers of its own."""
     numbers = population.numbers[cohort].astype(np.uint64)
     owner = np.repeat(np.arange(len(cohort)), space.sizes_of(cohort))
     entries = np.concatenate(
@@ -68,6 +70,6 @@ def take_part(
         return Taken(yes, np.full(len(cohort), len(union)), len(union))
     held = np.zeros((len(cohort), len(union)), bool)
     held[owner, where] = True
-    own = splitmix(key + ANSWERS) + numbers * MIX1
+    own = splitmix(splitmix(key + ANSWERS) + np.array([place], np.uint64)) + numbers * MIX1
     drawn = answered(answers, own, space.ids[union].astype(np.uint64), held, round)
     return Taken(drawn[owner, where], drawn.sum(axis=1), len(union))

@@ -169,11 +169,11 @@ class Planner:
             for chosen, _, _ in drawn
         ]
         found, went = {}, {}
-        for name, space in self.spaces.items():
+        for place, (name, space) in enumerate(self.spaces.items()):
             taken = (
                 None
                 if self.answers is None
-                else take_part(self.answers, self.key, space, self.population, cohort, round)
+                else take_part(self.answers, self.key, space, self.population, cohort, round, place)
             )
             rows = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real, taken)
             if taken is not None:

@@ -17,7 +17,10 @@ from fedslice.compose import check_heat, check_sampler
 from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
+from fedslice.data.submodel import WHOLE
 from fedslice.errors import DivergedError, InputError
+from fedslice.privacy.accounting.account import Guarantee
+from fedslice.privacy.ledger import spent
 from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
 from fedslice.round.engine import Engine, Figures, choose
@@ -257,13 +260,18 @@ class Run:
             )
         else:
             return
+        noisy = (
+            " Noise alone can do this: try larger cohorts, a smaller clip or less noise."
+            if self.algorithm.noise is not None
+            else ""
+        )
         raise DivergedError(
             f"training diverged in round {report.round}: {reason}. Try a smaller client learning"
             " rate (or rate of reconstruction, where local leaves are rebuilt), fewer local steps,"
             " or a gradient clip (optax.clip_by_global_norm before the client's optimizer). With"
             " heat correction a row held by one client moves N/K times as far as its update, so it"
-            ' may need a smaller rate than FedAvg. engine="debug" (--set engine=debug) names the'
-            " first client that goes wrong."
+            f" may need a smaller rate than FedAvg.{noisy}"
+            ' engine="debug" (--set engine=debug) names the first client that goes wrong.'
         )
 
     # -- keeping and restoring ---------------------------------------------------------------------
@@ -319,11 +327,30 @@ class Run:
 
     def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
         """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows
-        anyone holds)."""
+        anyone holds, or all of them with ``privacy.lazy``)."""
         for space, rows in (ids or {}).items():
             self._check_rows(space, np.asarray(rows))
-        wanted = {name: space.ids for name, space in self.spaces.items()} | (ids or {})
+        given = ids or {}
+        wanted = {
+            name: given[name] if name in given else self._listed(name) for name in self.spaces
+        }
         return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
+
+    def _listed(self, space: str) -> np.ndarray:
+        """The rows that the model is shown with: those that somebody holds, but with noise that is
+        added where rows are read all of them, for the list would tell who holds what."""
+        if self.algorithm.server.noise is None:
+            return self.spaces[space].ids
+        if (rows := self.model.tables[space].rows) > WHOLE:
+            raise InputError(
+                f"table {space!r} has {rows:,} rows, all of which have noise: say which ones,"
+                " run.params({space: ids}) or run.table(name, ids)"
+            )
+        return np.arange(rows)
+
+    def spent(self, delta: float | None = None) -> Guarantee | None:
+        """What the rounds so far tell about any one client; None without noise."""
+        return spent(self.algorithm, len(self.eligible), self.round, delta)
 
     def table(self, name: str, ids: np.ndarray) -> np.ndarray:
         """Rows of one table; a row that was never trained has its first value.

@@ -79,13 +79,25 @@ def local_noise(multiplier: float, sampler: Sampler) -> Stage:
         return message, memory
 
     def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
-        size = multiplier * jnp.sqrt(total.weight)
+        size = multiplier * jnp.sqrt(came(total))
         return total._replace(update=normal(total.update, key, size)), state
 
     spent = Noise("local", multiplier, sampler.kind, sampler.clients, cycle=sampler.cycle)
     return Stage(
         lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent, rows="all"
     )
+
+
+def came(total: Message) -> Array:
+    """How many clients sent anything: also those whose update was not finite, for they add their
+    noise to zeros; otherwise their failure would be seen.
+
+    >>> from fedslice.types import ClientReport
+    >>> report = ClientReport(*[jnp.zeros(3)] * 4, failed=jnp.array([0.0, 1.0, 0.0]))
+    >>> float(came(Message({}, jnp.array(2.0), report)))
+    3.0
+    """
+    return total.weight + jnp.sum(jnp.asarray(total.report.failed))
 
 
 def check_multiplier(multiplier: float) -> None:
@@ -112,5 +124,6 @@ def refuse_extras(message: Message, how: str) -> None:
     if more := sorted(message.extra.keys() - {BELOW}):
         raise InputError(
             f"clients would send {', '.join(more)} beside their updates, {how}: use an algorithm"
-            " that sends updates alone (fedavg, fedsubavg, fedprox, fedrecon, ...)"
+            " that sends updates alone (fedavg, fedsubavg, fedprox, fedrecon, ...), and put"
+            " stage.secure(...) last"
         )

@@ -31,6 +31,7 @@ def secure(
     bound: float = 1.0,
     heaviest: float | None = None,
     answers: Answers | None = None,
+    toward_zero: bool = False,
 ) -> Stage:
     """Sums of at most so many ``clients``, next to the wire.
 
@@ -44,6 +45,8 @@ def secure(
             15/16, 1/16)``; by default they take all of it.  A row that a client holds but does not
             take it reads as zeros and does not train; the sums of rows are divided by p5, the share
             that is left, so that heat correction stays right on average.
+        toward_zero: round toward zero, by less than 1 / scale a number, and not at random: with
+            noise, since rounding at random may lengthen an update.
 
     >>> from fedslice.types import ClientReport
     >>> report = ClientReport(*[jnp.ones(())] * 4)
@@ -71,6 +74,8 @@ def secure(
         for place, leaf in enumerate(leaves):
             uniform = jax.random.uniform(jax.random.fold_in(key, place), leaf.shape)
             within = bounded(factor * leaf, most)  # beyond it by rounding alone
+            if toward_zero:
+                within, uniform = jnp.trunc(within * scale) / scale, jnp.zeros_like(uniform)
             whole.append(to_fixed(within, uniform, scale))
         update, extra = jax.tree.unflatten(tree, whole)
         told = to_fixed(weight, jnp.zeros(()), weight_scale)
@@ -98,6 +103,7 @@ def secure(
         on_sum=True,
         bound=bound,
         most=clients,
+        lengthens=not toward_zero,
         weights="" if heaviest else "uniform",
         rows="union",
         answers=answers,

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.stage.clip import norm
-from fedslice.stage.noise import check_multiplier, refuse_extras
+from fedslice.stage.noise import came, check_multiplier, refuse_extras
 from fedslice.types import Array, Key, Message, Noise, PyTree, Stage
 
 BETA = exp(-8.0)  # the chance that a client must round anew
@@ -69,8 +69,9 @@ def skellam(
 
     def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
         flat, back = jax.flatten_util.ravel_pytree(total.update)
-        noisy = flat + whole_noise(key, variance / least * total.weight, flat.shape)
-        kept = back(jnp.where(total.weight >= least, noisy, 0))
+        clients = came(total)
+        noisy = flat + whole_noise(key, variance / least * clients, flat.shape)
+        kept = back(jnp.where(clients >= least, noisy, 0))
         update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / scale, kept)
         return total._replace(update=update), state
 

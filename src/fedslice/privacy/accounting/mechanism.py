@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 
+LEAST = 0.1  # noise multiplier that is accounted for
 ADD_OR_REMOVE, REPLACE = "add-or-remove-one", "replace-one"
 
 SECRECY = "whoever learns which clients were drawn: sampling helps only while that is secret"
@@ -127,6 +128,7 @@ class Central(Sampled):
 
     def __post_init__(self) -> None:
         positive(noise=self.noise)
+        enough(self.noise)
         drawn(self.clients, self.cohort, self.rounds, self.sampling)
 
     @classmethod
@@ -200,6 +202,16 @@ def positive(**numbers: float) -> None:
                 if name == "noise"
                 else f"{name}={number:g}: give a number above 0"
             )
+
+
+def enough(noise: float) -> None:
+    """Refuse noise so small that epsilon is in the hundreds, which takes an accountant for ever and
+    protects nobody."""
+    if noise < LEAST:
+        raise InputError(
+            f"a noise multiplier of {noise:g} protects nobody: epsilon is in the hundreds and more;"
+            f" take {LEAST:g} at the very least, mostly 0.5 and more"
+        )
 
 
 def whole(**numbers: int) -> None:

@@ -17,6 +17,7 @@ from fedslice.privacy.accounting.mechanism import (
     Bits,
     Gaussians,
     Part,
+    enough,
     positive,
     whole,
 )
@@ -34,6 +35,7 @@ class HeatCounts:
 
     std: float
     rows: int
+    kind: str = "gaussian"
 
     neighbours = ADD_OR_REMOVE
     exposed = (THE_SERVER,)
@@ -41,6 +43,7 @@ class HeatCounts:
     def __post_init__(self) -> None:
         positive(std=self.std)
         whole(rows=self.rows)
+        enough(self.noise)
 
     @property
     def noise(self) -> float:
@@ -51,9 +54,15 @@ class HeatCounts:
     def words(self) -> str:
         """What it is."""
         return (
-            f"counts of the rows' holders with Gaussian noise of {self.std:g}, for clients of at"
+            f"counts of the rows' holders with {self._named} of {self.std:g}, for clients of at"
             f" most {self.rows} rows"
         )
+
+    @property
+    def _named(self) -> str:
+        if self.kind == "gaussian":
+            return "Gaussian noise"
+        return f"{self.kind.capitalize()} noise (taken for Gaussian)"
 
     def parts(self, neighbours: str) -> tuple[Part, ...]:
         """One release."""

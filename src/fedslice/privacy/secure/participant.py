@@ -143,6 +143,12 @@ class Participant:
         near = len(stayed & self._sharers)
         if self.identity not in stayed:
             raise refused(COORDINATOR, f"its set is without participant {self.identity} itself")
+        if silent := sorted((stayed & frozenset(self._neighbours)) - self._sharers):
+            raise refused(
+                COORDINATOR,
+                f"its set has participant {silent[0]}, a neighbour that never shared its secrets:"
+                " fewer took part than it says",
+            )
         if near < self.session.degree.threshold or len(stayed) < self.session.least:
             raise refused(
                 COORDINATOR,
