@@ -141,6 +141,18 @@ def test_a_sum_below_least_is_not_signed() -> None:
         room.people[3].agree(_told(room, 3, members))
 
 
+def test_a_set_with_neighbours_that_never_came_is_not_signed() -> None:
+    """A server that says that all stayed, where two had left before they shared anything, would
+    open the sum of fewer than it says."""
+    room = Room(7, DEGREE, least=5)
+    room.turn(silent={4, 5})
+    while room.coordinator.turn < 3:
+        room.turn()
+    everybody = messages.pack_set(room.session, range(7))
+    with says("the coordinator", "participant 4", "never shared its secrets"):
+        room.people[3].agree(_told(room, 3, everybody))
+
+
 def test_shares_are_given_only_for_the_set_that_enough_neighbours_signed() -> None:
     room = seven(4)
     chosen = messages.pack_set(room.session, ALL)
