@@ -110,7 +110,7 @@ def _check_numbers(message: Message, node: Registered, program: Program) -> None
         raise InputError("a weight or a report that is not finite")
     if told["failed"]:
         raise InputError("its own update or loss was not finite, as it says")
-    most = {"examples": node.examples, "uniform": 1}.get(program.algorithm.mean.weights, math.inf)
+    most = program.most(node.examples)
     if not 0 <= weight <= most * ROUNDING:
         raise InputError(f"a weight of {weight:g}, where {most:g} was registered")
     steps, examples = allowance(program.works, node.examples)

@@ -91,9 +91,7 @@ class Node:
             head = letters.unpack(letter)
             return self._reply(head, letter).pack()
         except FedsliceError as error:
-            return head.reply(
-                letters.REFUSED, self.program.fingerprint, str(error).encode()
-            ).pack()
+            return head.reply(letters.REFUSED, self.program.fingerprint, str(error).encode()).pack()
 
     def _reply(self, head: Letter, letter: bytes) -> Letter:
         program = self.program
@@ -181,9 +179,7 @@ class Node:
             raise InputError("a survey's result came to a node that was not asked in this round")
         found = self.program.wire.unpack_found(head.body[len(letters.NONE) :], self.held)
         task = self._task(first.body)
-        return self._answers(
-            head, task, take(self.program.tags.found, found, _mine(task.plan))
-        )
+        return self._answers(head, task, take(self.program.tags.found, found, _mine(task.plan)))
 
     def _answers(self, head: Letter, task: Task, found: PyTree) -> Letter:
         """Its message; what it would remember is written before the message leaves."""
@@ -240,7 +236,9 @@ class Node:
         rows = {table: filled[space] for table, space in shapes.model.space_of.items()}
         first = self.program.remember(server.params(server.init(params, rows)))
         return jax.tree.map(
-            lambda tag, leaf: np.asarray(leaf)[None if tag == PER_CLIENT else slice(self.held[tag])],
+            lambda tag, leaf: np.asarray(leaf)[
+                None if tag == PER_CLIENT else slice(self.held[tag])
+            ],
             self.program.tags.memory,
             first,
         )

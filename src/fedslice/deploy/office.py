@@ -144,7 +144,9 @@ class Office:
             for k, mine in enumerate(slots):
                 places[name][k, : len(mine)] = where[mine]
             unions[name] = union
-        messages = [_times(reply.message, count) for reply, count in zip(replies, times, strict=True)]
+        messages = [
+            _times(reply.message, count) for reply, count in zip(replies, times, strict=True)
+        ]
         empty = self._empty(survey)
         messages += [empty] * (clients - len(messages))
         return Stack(jax.tree.map(lambda *leaves: np.stack(leaves), *messages), places, unions)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from copy import copy
 from functools import cached_property, partial
 from importlib.metadata import version
+from math import inf
 from typing import Any, TypeAlias
 
 import jax
@@ -60,7 +61,9 @@ class Program:
             )
         self.algorithm, self.columns, self.model = algorithm, columns, algorithm.client.model
         kinds: dict[str, Any] = {"int": np.int32, "float": np.float32}
-        blank = {name: np.zeros((1, *shape), kinds[kind]) for name, (kind, shape) in columns.items()}
+        blank = {
+            name: np.zeros((1, *shape), kinds[kind]) for name, (kind, shape) in columns.items()
+        }
         one = Population(blank, np.array([0, 1]), np.array(["nobody"]))
         self.shapes = Shapes(algorithm, one, one.spaces(self.model), jax.random.key(0))
         self.tags, self.wire = self.shapes.tags, self.shapes.wire
@@ -69,6 +72,8 @@ class Program:
         self.look = jax.jit(partial(_alone, self._look))
         self.answer = jax.jit(partial(_alone, self._answer))
         self.remember = jax.jit(self.shapes.remember)
+        self._weights: dict[int, float] = {}
+        self._weigh = jax.jit(lambda n: [self.shapes.weighed(n, fill) for fill in (0.25, 0.75)])
         self.offered = jax.jit(lambda state: protocol.offered(algorithm, state))
         self.find = jax.jit(self._find, static_argnums=2)
         self.finish = jax.jit(self._finish, static_argnums=6)
@@ -77,6 +82,15 @@ class Program:
     def fingerprint(self) -> str:
         """Of what clients compute."""
         return self.shapes.client_program()
+
+    def most(self, examples: int) -> float:
+        """The weight of a message of a node with so many examples; infinite where it depends on
+        more than them, as q-FFL's does.  That is asked, not declared: all else is two different
+        numbers."""
+        if examples not in self._weights:
+            one, two = (float(each) for each in self._weigh(jnp.float32(examples)))
+            self._weights[examples] = one if one == two else inf
+        return self._weights[examples]
 
     def keyed(self, seed: int) -> Shapes:
         """The shapes with the first values of a run."""

@@ -23,13 +23,14 @@ from fedslice.round.protocol import (
     Tags,
     answer,
     conclude,
+    data_with_noise,
     look,
     offered,
     receive,
 )
 from fedslice.round.store import row_shapes
 from fedslice.round.wire import Layout, Wire
-from fedslice.types import Algorithm, Data, Key, Message, Params, Phase, PyTree, State, Work
+from fedslice.types import Algorithm, Array, Data, Key, Message, Params, Phase, PyTree, State, Work
 
 Sizes = dict[str, int]  # rows of each space
 TRACED_ROWS = 256  # of each space, whose first values and heat are in a program's fingerprint
@@ -114,6 +115,32 @@ class Shapes:
         params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
         traced = jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
         return _fingerprint(traced, self.algorithm.rows)
+
+    def weighed(self, examples: Array, fill: float) -> Array:
+        """What the message of a client with so many examples weighs when all else that its stages
+        read (update, report, offers, memory) is ``fill``: the same for any, if weights go by
+        examples alone."""
+
+        def raw() -> tuple[Message, Trees]:
+            trees = self._trees(dict.fromkeys(self.spaces, 1))
+            data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
+            survey = self.algorithm.survey
+            offer = (
+                trees.invitation.offer if survey is None else (trees.invitation.offer, trees.found)
+            )
+            message, _ = self.algorithm.client.run(
+                offer, trees.memory[0], data_with_noise(self.algorithm.client, data, key), key
+            )
+            return message, trees
+
+        message, trees = jax.tree.map(
+            lambda like: jnp.full(like.shape, fill).astype(like.dtype), jax.eval_shape(raw)
+        )
+        message = message._replace(weight=examples)
+        for place, stage in enumerate(self.algorithm.stages):
+            given = trees.invitation.stages[place], trees.memory[1][place]
+            message, _ = stage.encode(*given, message, jax.random.key(0))
+        return message.weight
 
     # -- tracing -----------------------------------------------------------------------------------
 
