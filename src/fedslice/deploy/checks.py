@@ -55,10 +55,10 @@ def check(
     letter = letters.unpack(reply)
     if letter.kind == letters.REFUSED:
         raise InputError(f"it refused: {letters.reason(letter.body)}")
-    if letter.round != asked.round:
-        raise InputError(f"an answer of round {letter.round + 1}, asked was {asked.round + 1}")
     if letter.nonce != asked.nonce:
         raise InputError("its reply is not to this letter: it was sent before, or to another")
+    if letter.round != asked.round:
+        raise InputError(f"an answer of round {letter.round + 1}, asked was {asked.round + 1}")
     if letter.kind != asked.kind:
         raise InputError(f"a reply of kind {letter.kind}, asked was {asked.kind}")
     if letter.program != program.fingerprint:
