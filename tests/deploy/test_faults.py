@@ -100,7 +100,9 @@ FAULTS: list[tuple[Fault, str]] = [
 def test_a_bad_reply_is_left_out_and_named_and_moves_nothing(name: str, tmp_path: Path) -> None:
     made = Deployment(name, tmp_path)
     everyone = range(len(made.population))
-    counted = [[i for i in everyone if i != round % 7 or not round] for round in range(1 + len(FAULTS))]
+    counted = [
+        [i for i in everyone if i != round % 7 or not round] for round in range(1 + len(FAULTS))
+    ]
     run = made.simulation(counted)
     for round, (fault, why) in enumerate([(None, ""), *FAULTS]):
         bad = str(round % 7)

@@ -1,8 +1,8 @@
 """Every recipe client by client, each alone with its own rows, through bytes: the same as in the
 simulation, to the bit.
 
-A ``Node`` is made of a population of one.  A ``Coordinator`` has the server's state and no data.  All
-that passes between them is bytes.
+A ``Node`` is made of a population of one.  A ``Coordinator`` has the server's state and no data.
+All that passes between them is bytes.
 """
 
 from functools import lru_cache
@@ -99,7 +99,7 @@ def simulated(name: str) -> tuple[Run, list[Report]]:
 
 @lru_cache(maxsize=1)
 def apart(name: str, home: Path) -> tuple[Coordinator, dict[str, Node], list[int], list[int]]:
-    """The same rounds, on nodes and their coordinator; with the bytes of each round, down and up."""
+    """The same rounds, on nodes and their coordinator; and the bytes of each, down and up."""
     (run, _), population = simulated(name), people()
     method = METHODS[name](MODEL, population)
     program = Program(method, columns_of(method.client.model, population))

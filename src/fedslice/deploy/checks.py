@@ -1,9 +1,9 @@
 """What a coordinator believes of a reply: nothing that it has not checked.
 
-Before anything is decoded: how long it is, whose letter it answers, what its sender computes.  Then
-the leaves (exact lengths, by the wire), their numbers (finite), the rows (ascending, and among those
-that the node named when it registered), and what it counts for (no more than it registered).  What
-is wrong is an InputError that says so in a sentence, and the reply is left out.
+Before anything is decoded: how long it is, whose letter it answers, what its sender computes.
+Then the leaves (exact lengths, by the wire), their numbers (finite), the rows (ascending, and among
+those that the node named when it registered), and what it counts for (no more than it registered).
+What is wrong is an InputError that says so in a sentence, and the reply is left out.
 
 What this cannot see: an update that is finite, small and made up.  Against those are robust
 reductions and norm bounds (``reduce``, ``stage.clip``).

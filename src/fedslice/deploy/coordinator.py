@@ -2,10 +2,10 @@
 
 It never opens a data file.  It knows nodes by what they registered, and a round is
 
-    invite  ->  (looks, found)  ->  answers  ->  checked  ->  conclude  ->  checkpoint  ->  next letters
+    invite  ->  (looks, found)  ->  answers, checked  ->  conclude  ->  checkpoint  ->  next letters
 
-Only after the checkpoint is on the disk do letters say which answers counted: so no node remembers a
-round that a restarted coordinator does not.
+Only after the checkpoint is on the disk do letters say which answers counted: so no node remembers
+a round that a restarted coordinator does not.
 
 **Secrets.**  The run's seed travels in invitations, since a client's batches hang on it.  The
 server's own randomness must not: who knows it can take the noise of a private mean off, and who
@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from fedslice.compose import check_heat, check_sampler
 from fedslice.data.sampling import Sampler
 from fedslice.deploy import letter as letters
 from fedslice.deploy.checks import Asked, Checked, check
+from fedslice.deploy.cohort import Cohort, Tally, draw
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.link import Link
 from fedslice.deploy.office import Office, Stack
@@ -42,24 +43,6 @@ from fedslice.types import Algorithm, Params, PyTree
 
 SECRET = "secret"
 AGAIN = 1 << 24  # rounds after which the draws of a second try begin
-
-
-class Cohort(NamedTuple):
-    """The nodes of a round in the order of their numbers, and how often each counts."""
-
-    times: dict[str, int]
-    wanted: int
-
-
-class Tally:
-    """What a round has come to so far."""
-
-    def __init__(self) -> None:
-        self.excluded: dict[str, str] = {}
-        self.late: list[str] = []
-        self.spare: list[str] = []
-        self.nonces: dict[str, bytes] = {}  # of each node's last letter
-        self.down = self.up = 0
 
 
 class Coordinator:
@@ -148,7 +131,7 @@ class Coordinator:
             raise InputError(f"least={least}: there are {len(self.names)} nodes with examples")
         check_heat(self.algorithm, self.schema.population(self.program.model))
 
-    # -- rounds --------------------------------------------------------------------------------------
+    # -- rounds ------------------------------------------------------------------------------------
 
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds; there is a report of every try, also of those thrown away."""
@@ -190,21 +173,15 @@ class Coordinator:
 
     def _cohort(self) -> Cohort:
         """Who is asked.  A second try draws anew, but with noise, whose draws are accounted for."""
-        counts = np.array([self.schema.nodes[name].examples for name in self.names])
+        counts = {name: self.schema.nodes[name].examples for name in self.names}
         private = self.algorithm.noise is not None
         number = self.round + (0 if private else self.attempt * AGAIN * self.sampler.cycle)
         seed = self._secret if private else self.seed
-        drawn, times = np.unique(self.sampler.cohort(seed, number, counts), return_counts=True)
+        cohort = draw(self.sampler, seed, number, counts, self.spare)
         most = self.algorithm.most
-        if most is not None and len(drawn) > most:
-            raise InputError(f"a round has {len(drawn)} nodes, and the sum room for {most}")
-        often = {self.names[i]: int(n) for i, n in zip(drawn, times, strict=True)}
-        wanted = len(often)
-        rest = [name for name in self.names if name not in often]
-        rng = np.random.default_rng((self.seed, number, self.spare))
-        for i in rng.permutation(len(rest))[: self.spare]:
-            often[rest[i]] = 1
-        return Cohort({name: often[name] for name in self.names if name in often}, wanted)
+        if most is not None and len(cohort.times) > most:
+            raise InputError(f"a round has {len(cohort.times)} nodes, and the sum room for {most}")
+        return cohort
 
     def _train(
         self, cohort: Cohort, tally: Tally
@@ -306,7 +283,7 @@ class Coordinator:
             sent[name] = Letter(letters.NEWS, *given).pack()
         self.link.exchange(sent, self.deadline)
 
-    # -- keeping -------------------------------------------------------------------------------------
+    # -- keeping -----------------------------------------------------------------------------------
 
     def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
         """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows

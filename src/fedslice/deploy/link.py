@@ -113,9 +113,7 @@ class InProcess:
             said.append(self.members[name].receive(letter))
             return said[-1]
 
-        if name in self.faults:
-            arrived = self.faults[name](answer, self.earlier[name])
-        else:
-            arrived = answer()
+        fault = self.faults.get(name)
+        arrived = answer() if fault is None else fault(answer, self.earlier[name])
         self.earlier[name] = said or self.earlier[name]  # one is enough, and messages may be large
         return arrived

@@ -1,11 +1,13 @@
 """What a node keeps between its rounds, in files of its own, in two phases.
 
-    answer           pending.safetensors     what it would remember, if its answer counts
-    next letter      memory.safetensors      what it remembers: the server said that it counted
+    answer           pending-7-a3....safetensors     what it would remember, if its answer counts
+    next letter      memory.safetensors              what it remembers: the answer counted
 
-A letter says which answer of this node was the last that counted (``accepted``).  Is it the pending
-one, it is renamed; else it is removed, for that round did not happen.  Every write is a temporary
-file, a sync and a rename: a kill at any moment leaves one of the two states.
+A letter says which answer of this node was the last that counted (``accepted``, the nonce of the
+letter that it answered).  Is it a pending one, that is renamed; those of rounds before the letter's
+did not count, and are removed.  Those of the letter's own round stay, for a round may be tried
+several times, and letters may come twice.  Every write is a temporary file, a sync and a rename: a
+kill at any moment leaves the state before or the one after.
 """
 
 import os
@@ -22,7 +24,8 @@ from fedslice.files.sealed import load, seal
 from fedslice.files.writing import writing
 from fedslice.types import PyTree
 
-KEPT, PENDING = "memory.safetensors", "pending.safetensors"
+KEPT, PENDING = "memory.safetensors", "pending-{}-{}.safetensors"
+TRIES = 8  # of one round, whose memories are kept
 
 
 class Memory:
@@ -31,8 +34,8 @@ class Memory:
 
     >>> folder = Path(getfixture("tmp_path"))
     >>> memory = Memory(folder, np.zeros(1), {"number": 3})
-    >>> memory.propose(np.ones(1), b"a" * 16)
-    >>> memory.settle(b"a" * 16)  # it counted
+    >>> memory.propose(np.ones(1), b"a" * 16, round=0)
+    >>> memory.settle(b"a" * 16, round=1)  # it counted
     >>> Memory(folder, np.zeros(1), {"number": 3}).value
     array([1.])
     """
@@ -45,31 +48,47 @@ class Memory:
         if (folder / KEPT).exists():
             self.value, self.nonce = self._read(folder / KEPT)
 
-    def settle(self, accepted: bytes) -> None:
-        """Keep or drop what is pending, by the nonce of the last answer that counted."""
-        pending = self.folder / PENDING
-        if pending.exists():
-            value, nonce = self._read(pending)
-            if accepted != NONE and nonce == accepted:
-                with writing(self.folder / KEPT):
-                    pending.replace(self.folder / KEPT)
-                    _sync(self.folder)
-                self.value, self.nonce = value, nonce
+    def settle(self, accepted: bytes, round: int) -> None:
+        """Keep or drop what is pending, by a letter of this round which says what counted."""
+        pending = self._pending()
+        if any(of > round for of, _ in pending.values()):
+            raise InputError(f"a letter of round {round + 1}, after one of a later round")
+        file = next((file for file, (_, nonce) in pending.items() if nonce == accepted), None)
+        if file is not None:
+            value, nonce = self._read(file)
+            with writing(self.folder / KEPT):
+                file.replace(self.folder / KEPT)
+                _sync(self.folder)
+            self.value, self.nonce = value, nonce
         if accepted != self.nonce:
             raise InputError(
                 f"the memory in {self.folder} is not the one that the coordinator counts on: it is"
                 " of another run, or older or newer than the coordinator's checkpoint. Use a new"
                 " folder for a new run; else restore both from copies of the same time"
             )
-        pending.unlink(missing_ok=True)
+        for old, (of, _) in pending.items():
+            if of < round:
+                old.unlink(missing_ok=True)
 
-    def propose(self, value: PyTree, nonce: bytes) -> None:
+    def propose(self, value: PyTree, nonce: bytes, round: int) -> None:
         """Write what will be remembered if the answer to the letter with this nonce counts."""
         leaves = {
             jax.tree_util.keystr(path): np.asarray(leaf)
             for path, leaf in jax.tree_util.tree_leaves_with_path(value)
         }
-        seal(self.folder / PENDING, {**self.owner, "nonce": nonce.hex()}, leaves)
+        tries = sorted(self._pending(), key=lambda file: file.stat().st_mtime_ns)
+        for old in tries[: -TRIES + 1]:
+            old.unlink(missing_ok=True)
+        file = self.folder / PENDING.format(round, nonce.hex())
+        seal(file, {**self.owner, "nonce": nonce.hex()}, leaves)
+
+    def _pending(self) -> dict[Path, tuple[int, bytes]]:
+        """The files that wait, each with its round and nonce."""
+        found = {}
+        for file in self.folder.glob(PENDING.format("*", "*")):
+            _, round, nonce = file.name.removesuffix(".safetensors").split("-")
+            found[file] = int(round), bytes.fromhex(nonce)
+        return found
 
     def _read(self, file: Path) -> tuple[PyTree, bytes]:
         about, leaves = load(file)

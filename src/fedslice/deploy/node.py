@@ -4,8 +4,8 @@
 
 is all there is.  A node says once who it is, then answers invitations with
 :func:`fedslice.round.protocol.answer`, as a simulation does, on arrays of the sizes that the
-invitation names: the same bits.  It believes a coordinator no more than it must: a letter of another
-program, of another run, or for a memory that it does not have is refused, in words.
+invitation names: the same bits.  It believes a coordinator no more than it must: a letter of
+another program, of another run, or for a memory that it does not have is refused, in words.
 """
 
 from pathlib import Path
@@ -106,9 +106,9 @@ class Node:
                 f" {VERSIONS}: both need the same model, client settings and versions"
             )
         if head.kind == letters.NEWS:
-            if self._memory is not None or program.remembers:
+            if program.remembers:
                 seed = int.from_bytes(head.body[:4], "little")
-                self._remembered(seed).settle(head.accepted)
+                self._remembered(seed).settle(head.accepted, head.round)
             return head.reply(letters.NOTED, program.fingerprint)
         if head.kind == letters.INVITE and program.algorithm.survey is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class Node:
             return self._after_survey(head)
         raise InputError(f"a letter of kind {head.kind}, which this node does not know")
 
-    # -- what it is asked ----------------------------------------------------------------------------
+    # -- what it is asked --------------------------------------------------------------------------
 
     def _task(self, body: bytes) -> Task:
         """Read an invitation and draw the batches of its round."""
@@ -188,7 +188,7 @@ class Node:
         value: PyTree = program.tags.memory
         if program.remembers:
             memory = self._remembered(task.seed)
-            memory.settle(head.accepted)
+            memory.settle(head.accepted, head.round)
             value = self._first(task.seed) if memory.value is None else memory.value
         remembered = take(program.tags.memory, value, drawers)
         phases = own.phases[self._surveyed() :]
@@ -196,7 +196,7 @@ class Node:
         message, after = program.answer(*given)
         if program.remembers:
             kept = jax.tree.map(np.array, value)
-            memory.propose(put(program.tags.memory, kept, drawers, after), head.nonce)
+            memory.propose(put(program.tags.memory, kept, drawers, after), head.nonce, head.round)
         body = self._pack(task, message, survey=False)
         return head.reply(letters.ANSWER, program.fingerprint, body)
 
@@ -212,7 +212,7 @@ class Node:
             ids[name] = self.rows[name][own.held[name][0][rows[name]]]
         return self.program.wire.pack_message(task.round, message, rows, ids, survey)
 
-    # -- what it remembers -----------------------------------------------------------------------------
+    # -- what it remembers -------------------------------------------------------------------------
 
     @property
     def memory(self) -> PyTree:

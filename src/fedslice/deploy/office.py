@@ -92,7 +92,7 @@ class Office:
             self.room[name] = need if name == "clients" else bucket(need + need // 8)
         return self.room[name]
 
-    # -- letters -------------------------------------------------------------------------------------
+    # -- letters -----------------------------------------------------------------------------------
 
     def invitation(self, round: int, named: Mapping[str, np.ndarray]) -> bytes:
         """For all rows that a node named."""
@@ -128,7 +128,7 @@ class Office:
         """How many rows of each space a message is unpacked into."""
         return {name: self.room[f"{name} rows"] for name in self.ids}
 
-    # -- a round ---------------------------------------------------------------------------------------
+    # -- a round -----------------------------------------------------------------------------------
 
     def stack(self, replies: Sequence[Checked], times: Sequence[int], survey: bool) -> Stack:
         """Messages in the order given, each as often as it counts, filled up with empty ones."""

@@ -1,7 +1,7 @@
 """What nodes and their coordinator run: one algorithm, traced and compiled, made without any data.
 
-A node runs a cohort of one.  ``lax.map`` over it is how the simulation's engine ``"map"`` runs every
-client, so a node computes the same bits.
+A node runs a cohort of one.  ``lax.map`` over it is how the simulation's engine ``"map"`` runs
+every client, so a node computes the same bits.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from fedslice.round.shapes import Shapes, works
 from fedslice.types import Algorithm, Data, Key, Message, Phase, PyTree, State
 
 Columns: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
-"""What a batch is made of: for each column ``"int"`` or ``"float"``, and the shape of an example."""
+"""What batches are made of: of each column ``"int"`` or ``"float"``, and an example's shape."""
 VERSIONS = f"fedslice {version('fedslice')}, jax {jax.__version__}"
 
 

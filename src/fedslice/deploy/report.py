@@ -19,7 +19,7 @@ class Report(NamedTuple):
     accepted: bool
     asked: tuple[str, ...]
     counted: tuple[str, ...]
-    excluded: Mapping[str, str] = {}  # noqa: RUF012 (never changed)
+    excluded: Mapping[str, str] = {}
     late: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
     loss: float = 0.0

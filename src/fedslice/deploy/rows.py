@@ -31,8 +31,8 @@ def take(tags: PyTree, tree: PyTree, places: Mapping[str, Any]) -> PyTree:
 
 
 def put(tags: PyTree, tree: PyTree, places: Mapping[str, Any], rows: PyTree) -> PyTree:
-    """``tree`` with new ``rows`` at ``places``, written in place where leaves have rows; places past
-    the end are dropped.
+    """``tree`` with new ``rows`` at ``places``, written in place where leaves have rows; places
+    past the end are dropped.
 
     >>> put({"w": "item"}, {"w": np.array([5, 7])}, {"item": [1, 2]}, {"w": np.array([8, 9])})
     {'w': array([5, 8])}

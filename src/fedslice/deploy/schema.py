@@ -33,7 +33,7 @@ MOST_EXAMPLES = 2**31
 
 
 class Registered(NamedTuple):
-    """One node: its number, its examples, the rows of each space that it holds, what it computes."""
+    """One node: its number, its examples, the rows of each space that it holds, what it runs."""
 
     number: int
     examples: int

@@ -301,7 +301,7 @@ class Wire:
             if size > room[name] or start + width * size > len(data):
                 raise InputError(f"a message names {size} rows of {name!r}, which is too many")
             named = np.frombuffer(data, f"<u{width}", size, start).astype(np.int64)
-            if size and not ((np.diff(named) > 0).all() and 0 <= named[0] and named[-1] < most):
+            if size and not ((np.diff(named) > 0).all() and named[0] >= 0 and named[-1] < most):
                 raise InputError(f"a message's rows of {name!r} are not ascending ids below {most}")
             ids[name], start = named, start + width * size
         return ids, start
