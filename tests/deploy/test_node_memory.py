@@ -13,7 +13,7 @@ from fedslice.deploy.link import late, silent
 NAME = "scaffold-2"
 
 
-@pytest.fixture()
+@pytest.fixture
 def made(tmp_path: Path) -> Deployment:
     return Deployment(NAME, tmp_path)
 
@@ -101,7 +101,7 @@ def test_a_server_that_died_before_its_checkpoint_asks_again(made: Deployment) -
 
 
 def test_a_memory_that_the_server_does_not_count_on_is_refused(made: Deployment) -> None:
-    """Lost, of another run, or newer than a server that was set back: never a silent wrong start."""
+    """Lost, of another run, or newer than a server that was set back: no silent wrong start."""
     steps(made, 2)
     for file in (made.home / "nodes" / "4").iterdir():
         file.unlink()

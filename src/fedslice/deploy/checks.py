@@ -6,7 +6,7 @@ those that the node named when it registered), and what it counts for (no more t
 What is wrong is an InputError that says so in a sentence, and the reply is left out.
 
 What this cannot see: an update that is finite, small and made up.  Against those are robust
-reductions and norm bounds (``reduce``, ``stage.clip``).
+reductions and bounds on norms (``reduce``, ``stage.clip``); such a bound is checked here.
 """
 
 import math
@@ -23,9 +23,11 @@ from fedslice.deploy.schema import Registered
 from fedslice.errors import InputError
 from fedslice.round import protocol
 from fedslice.round.wire import HEAD, TOLD, Layout, Wire
-from fedslice.types import Message, Work
+from fedslice.stage.clip import norm
+from fedslice.types import Algorithm, Message, Work
 
 ROUNDING = 1 + 1e-6  # sums of examples are 32-bit floats
+CLIPPED = 1.001  # as are squares of many numbers
 WIDEST = 4 * letters.LONGEST  # bytes of a refusal
 
 
@@ -113,12 +115,25 @@ def _check_numbers(message: Message, node: Registered, program: Program) -> None
     most = program.most(node.examples)
     if not 0 <= weight <= most * ROUNDING:
         raise InputError(f"a weight of {weight:g}, where {most:g} was registered")
+    if not within(message, program.algorithm):
+        raise InputError("an update beyond the norm to which clients clip theirs")
     steps, examples = allowance(program.works, node.examples)
     if not (0 <= told["examples"] <= examples and 0 <= told["steps"] <= steps):
         raise InputError(
             f"a report of {told['examples']:g} examples in {told['steps']:g} steps, where"
             f" {node.examples} examples allow {examples:g} in {steps:g}"
         )
+
+
+def within(message: Message, algorithm: Algorithm) -> bool:
+    """Whether an update has the norm that the stage before the mean leaves it, if that bounds
+    norms; whole numbers, which stages after the mean may make of it, are not looked at."""
+    place = algorithm.stages.index(algorithm.mean)
+    bound = algorithm.stages[place - 1].bound if place else None
+    whole = any(leaf.dtype.kind != "f" for leaf in jax.tree.leaves(message.update))
+    if bound is None or whole:
+        return True
+    return float(norm(message.update)) <= CLIPPED * bound * float(message.weight)
 
 
 def allowance(works: list[Work], examples: int) -> tuple[float, float]:

@@ -101,7 +101,9 @@ class Memory:
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         if set(names) != set(leaves):
             raise CheckpointError(f"{file} has the memory of another algorithm: use another folder")
-        return tree.unflatten([leaves[name] for name in names]), bytes.fromhex(about["nonce"])
+        return jax.tree.unflatten(tree, [leaves[name] for name in names]), bytes.fromhex(
+            about["nonce"]
+        )
 
 
 def _sync(folder: Path) -> None:

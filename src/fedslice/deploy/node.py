@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedslice.data.compatibility import meet
@@ -134,7 +135,7 @@ class Node:
         plan, _ = planner.plan(round, np.array([0]))
         mine = take(self.program.tags.invitation, invitation, _mine(plan))
         own_key = jax.random.fold_in(jax.random.key(seed), 1)
-        key = protocol.key_of(own_key, np.uint32(round), np.uint32(self.number))
+        key = protocol.key_of(own_key, jnp.uint32(round), jnp.uint32(self.number))
         return Task(round, seed, plan, mine, key)
 
     def _planner(self, seed: int) -> Planner:

@@ -66,7 +66,7 @@ class Office:
         clients = int(np.ceil(sampler.clients or len(population)))
         self.room = dict(room) if room else self._first_room(population.counts, clients)
         self._grow("clients", clients + spare)
-        words = np.array([secret >> 32, secret & 0xFFFFFFFF], np.uint32)
+        words = jnp.array([secret >> 32, secret & 0xFFFFFFFF], jnp.uint32)
         self.key = jax.random.fold_in(jax.random.wrap_key_data(words), 1)
         self.own()
 
@@ -172,7 +172,7 @@ class Office:
         tree: Any = layout.tree.unflatten(padded)
         extra = {} if survey else dict(tree)
         update = tree if survey else extra.pop("update")
-        number = jax.ShapeDtypeStruct((), np.float32)
+        number: Any = jax.ShapeDtypeStruct((), np.float32)
         report = ClientReport(*[number] * len(ClientReport._fields))
         like = jax.eval_shape(protocol.receive, Message(update, number, report, extra))
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
