@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import optax
 import pytest
-from laws import MODEL, RECIPES
+from laws import MODEL, RECIPES, recon
 from nodes import SEED, Deployment, bits
 from problems import people
 
@@ -232,6 +232,22 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         Node(made.program, made.population, tmp_path)
 
 
+def test_rows_that_are_only_read_must_not_move(tmp_path: Path) -> None:
+    """Nobody tells the server of them, so momentum would leave out what a simulation moves."""
+    work = {"recover": fs.Work(steps=2, batch=2), "work": fs.Work(steps=1, batch=1)}
+    for place, server in enumerate((optax.sgd(0.5), optax.adagrad(0.1))):
+        method = recon(**work, server=server)(MODEL, people())
+        made = Deployment("recon", tmp_path / str(place), method)
+        run = made.simulation([[*range(7)]] * 3)
+        list(made.server.rounds(3))
+        list(run.rounds(3))
+        assert made.same(run)
+    for server in (optax.sgd(0.5, momentum=0.9), optax.adam(0.1)):
+        method = recon(**work, server=server)(MODEL, people())
+        with pytest.raises(InputError, match="a server optimizer without momentum"):
+            Deployment("recon", tmp_path / "refused", method)
+
+
 @pytest.mark.parametrize("name", ["fedavg-topk", "everything", "mime"])
 def test_bytes_of_any_kind_are_refused_and_never_an_error(name: str, tmp_path: Path) -> None:
     """Codes and surveys too: whatever single bytes are changed, a reply counts or is left out."""
@@ -257,3 +273,14 @@ def test_bytes_of_any_kind_are_refused_and_never_an_error(name: str, tmp_path: P
 
 def test_a_link_without_nodes_has_nobody_to_ask() -> None:
     assert register(InProcess({}), RECIPES["fedavg"](MODEL, people()).client.model).nodes == {}
+
+
+def test_the_page_runs_as_it_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (pytestconfig.rootpath / "docs" / "how-to" / "deploy.md").read_text()
+    names: dict[str, object] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    assert names["report"].round == 5
+    assert Schema.read("server").fingerprint() == names["schema"].fingerprint()

@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.compose import check_heat, check_sampler
 from fedslice.data.sampling import Sampler
 from fedslice.deploy import letter as letters
 from fedslice.deploy.checks import Asked, Checked, check
@@ -35,6 +34,7 @@ from fedslice.deploy.office import Office, Stack
 from fedslice.deploy.program import VERSIONS, Program
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import Schema
+from fedslice.deploy.terms import check_terms
 from fedslice.errors import CheckpointError, InputError, RoundError
 from fedslice.files.writing import atomic_write
 from fedslice.safeguards import check_rounds
@@ -102,7 +102,7 @@ class Coordinator:
         self.folder = None if folder is None else Path(folder)
         self.deadline, self.spare, self.tries = deadline, spare, tries
         self.names = [name for name, node in schema.nodes.items() if node.examples]
-        self._check(least)
+        check_terms(self.program, schema, sampler, seed, least, spare)
         usual = 0 if self.algorithm.noise is not None else 1
         everyone = self.algorithm.client.everyone
         self.least = len(self.names) if everyone else usual if least is None else least
@@ -115,21 +115,6 @@ class Coordinator:
         self.totals = {"bytes_down": 0, "bytes_up": 0}
         if kept:
             self._restore()
-
-    def _check(self, least: int | None) -> None:
-        check_sampler(self.algorithm, self.sampler)
-        if not self.names:
-            raise InputError(f"no node has any examples; refused were {self.schema.refused}")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed={self.seed}: give a whole number from 0 to {2**31 - 1}")
-        if self.spare and (self.sampler.kind != "uniform" or self.algorithm.noise is not None):
-            raise InputError(
-                "spare nodes go with sampling.uniform and without noise: who answers first is no"
-                " draw, and what a draw hides is no longer hidden. Leave spare out"
-            )
-        if least is not None and not 0 <= least <= len(self.names):
-            raise InputError(f"least={least}: there are {len(self.names)} nodes with examples")
-        check_heat(self.algorithm, self.schema.population(self.program.model))
 
     # -- rounds ------------------------------------------------------------------------------------
 

@@ -142,6 +142,23 @@ class Shapes:
             message, _ = stage.encode(*given, message, jax.random.key(0))
         return message.weight
 
+    def restless(self) -> bool:
+        """Whether the server's step moves rows whose update is zero, as momentum does."""
+
+        def rows(fills: Sequence[float]) -> Params:
+            trees = self._trees(dict.fromkeys(self.spaces, 1))
+            state, key = trees.state, jax.random.key(0)
+            for fill in fills:
+                total = jax.tree.map(lambda leaf: jnp.full_like(leaf, fill), trees.arrived)
+                total = total._replace(weight=jnp.ones(()))
+                state, _ = conclude(self.algorithm, state, trees.found, total, key)
+            params = self.algorithm.server.params(state.server)
+            return {name: params[name] for name in self.model.tables}
+
+        one, two = jax.jit(lambda: (rows([1.0]), rows([1.0, 0.0])))()
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+        return not all(np.array_equal(before, after) for before, after in pairs)
+
     # -- tracing -----------------------------------------------------------------------------------
 
     def _trees(self, sizes: Sizes) -> Trees:
