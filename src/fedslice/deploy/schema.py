@@ -29,7 +29,7 @@ from fedslice.round.wire import Layout, Wire
 
 NAME = "schema.safetensors"
 ABOUT = 1 << 16  # bytes that a registration may take beside its rows
-MOST_EXAMPLES = 2**31
+MOST_EXAMPLES = 10**6  # of a node, unless more are allowed
 
 
 class Registered(NamedTuple):
@@ -116,9 +116,18 @@ class Schema:
         }
 
 
-def register(link: Link, model: Model, deadline: float | None = None) -> Schema:
+def register(
+    link: Link, model: Model, deadline: float | None = None, most: int = MOST_EXAMPLES
+) -> Schema:
     """Ask all nodes who they are.  One whose words cannot be believed is refused, and named: bytes
-    that are no registration, columns other than most nodes have, a number that another has too."""
+    that are no registration, columns other than most nodes have, a number that another has too, or
+    more than ``most`` examples, by which a node may weigh and all have to make room.
+
+    >>> from fedslice.deploy import InProcess
+    >>> from fedslice.tasks import quadratic
+    >>> register(InProcess({}), quadratic.example1(clients=4).model).nodes
+    {}
+    """
     wire = _wire(model)
     letters, nonces = {}, {}
     for name in link.nodes():
@@ -129,7 +138,7 @@ def register(link: Link, model: Model, deadline: float | None = None) -> Schema:
     refused = {name: "it did not answer in time" for name in letters if name not in replies}
     for name, reply in replies.items():
         try:
-            found[name] = _read(reply, nonces[name], wire)
+            found[name] = _read(reply, nonces[name], wire, most)
         except InputError as error:
             refused[name] = str(error)
     numbers = Counter(node.number for _, node in found.values())
@@ -160,11 +169,11 @@ def pack_registration(
     return len(text).to_bytes(4, "little") + text + wire.pack_slice(rows)
 
 
-def _read(data: bytes, nonce: bytes, wire: Wire) -> tuple[str, Registered]:
+def _read(data: bytes, nonce: bytes, wire: Wire, most: int) -> tuple[str, Registered]:
     """The columns, as text, and the rest of a registration; refuses whatever is not one."""
-    most = ABOUT + wire.slice(wire.spaces)
-    if len(data) > most:
-        raise InputError(f"a registration of {len(data):,} bytes, where {most:,} are the most")
+    longest = ABOUT + wire.slice(wire.spaces)
+    if len(data) > longest:
+        raise InputError(f"a registration of {len(data):,} bytes, where {longest:,} are the most")
     letter = opened(data)
     if letter.kind == REFUSED:
         raise InputError(f"it refused: {reason(letter.body)}")
@@ -177,8 +186,8 @@ def _read(data: bytes, nonce: bytes, wire: Wire) -> tuple[str, Registered]:
         columns, versions = about["columns"], about["versions"]
         if not (isinstance(number, int) and 0 <= number < 2**31):
             raise ValueError("a number that is none")
-        if not (isinstance(examples, int) and 0 <= examples < MOST_EXAMPLES):
-            raise ValueError("examples that cannot be counted")
+        if not (isinstance(examples, int) and 0 <= examples <= most):
+            raise ValueError(f"{examples} examples, where {most:,} are the most")
         if not isinstance(versions, str):
             raise ValueError("versions that are no text")
         for kind, shape in columns.values():
