@@ -61,8 +61,7 @@ def test_an_algorithm_that_needs_everyone_waits_for_everyone(tmp_path: Path) -> 
     assert made.server.step().accepted
 
 
-def private(method: str = "central", drawn: float = 5) -> fs.types.Algorithm:
-    sampler = fs.sampling.poisson(drawn)
+def private(sampler: fs.sampling.Sampler) -> fs.types.Algorithm:
     stages = fs.privacy.central(1.0, 0.5, sampler)
     work = fs.Work(steps=2, batch=4)
     return fs.recipes.fedavg(MODEL, optax.sgd(0.3), work, weights="uniform", stages=stages)
@@ -72,7 +71,7 @@ def test_noise_and_its_denominator_do_not_depend_on_who_came(tmp_path: Path) -> 
     """With the simulation's seed for a secret: the simulation of the clients that counted, whose
     mean is over the same fixed number; also when nobody came at all."""
     sampler = fs.sampling.poisson(5)
-    made = Deployment("private", tmp_path, private(), sampler=sampler)
+    made = Deployment("private", tmp_path, private(sampler), sampler=sampler)
     reports = [made.server.step()]
     greedy = tampered(lambda reply: reply[:-4] + np.float32(2).tobytes())
     made.link.faults = {"0": late, "1": greedy, "2": greedy}
@@ -91,8 +90,8 @@ def test_noise_and_its_denominator_do_not_depend_on_who_came(tmp_path: Path) -> 
 
 
 def test_the_servers_noise_hangs_on_a_secret_that_no_letter_has(tmp_path: Path) -> None:
-    sampler = fs.sampling.poisson(5)
-    method = private()
+    sampler = fs.sampling.uniform(7)  # everybody: what differs is the noise alone
+    method = private(sampler)
     same, other, again = (
         Deployment("private", tmp_path / name, method, sampler=sampler, secret=secret)
         for name, secret in (("a", SEED), ("b", None), ("b", None))
@@ -112,6 +111,14 @@ def test_the_servers_noise_hangs_on_a_secret_that_no_letter_has(tmp_path: Path) 
     file.unlink()
     with pytest.raises(CheckpointError, match="secret is gone"):
         other.coordinator()
+
+
+def test_who_is_drawn_is_a_secret_where_it_hides_clients(tmp_path: Path) -> None:
+    sampler = fs.sampling.poisson(4)
+    made = Deployment("private", tmp_path, private(sampler), sampler=sampler, secret=2**63 + 5)
+    drawn = [tuple(map(int, made.server.step().asked)) for _ in range(4)]
+    open_to_all = [tuple(sampler.cohort(SEED, round, np.ones(7))) for round in range(4)]
+    assert drawn != open_to_all
 
 
 def test_clients_drawn_twice_count_twice(tmp_path: Path) -> None:

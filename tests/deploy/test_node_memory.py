@@ -138,6 +138,25 @@ def test_letters_that_come_twice_or_late_do_no_harm(made: Deployment) -> None:
     assert made.same_memory(run, 1)
 
 
+def test_a_letter_of_an_earlier_try_comes_after_the_one_that_counted(made: Deployment) -> None:
+    made.server.least = 7
+    said: list[bytes] = []
+    node = made.link.members["1"]
+    receive = node.receive
+    node.receive = lambda letter: said.append(letter) or receive(letter)
+    made.link.faults = {"2": silent}
+    assert not made.server.step().accepted
+    made.link.faults = {}
+    steps(made, 1)
+    receive(said[0])  # of the round that was thrown away, again
+    steps(made, 1)
+    made.server.tell()
+    run = made.simulation([[*range(7)]] * 2)
+    list(run.rounds(2))
+    assert made.same(run)
+    assert made.same_memory(run, 1)
+
+
 def test_a_damaged_memory_is_named_and_not_read(made: Deployment) -> None:
     steps(made, 1)
     made.server.tell()
