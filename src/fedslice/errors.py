@@ -35,3 +35,7 @@ class DivergedError(FedsliceError):
     """Training went to infinity, or every client failed."""
 
     exit_code = 3
+
+
+class RoundError(FedsliceError):
+    """A round of a deployment could not be completed; what was done before it is kept."""

@@ -107,6 +107,11 @@ class Population:
             )
         return self._indexes[key]
 
+    def know(self, fields: Sequence[str], rows: int, found: Submodels) -> None:
+        """S(i) of clients whose data are elsewhere, as they named it: :meth:`submodels` then gives
+        it, and no column is looked at."""
+        self._indexes[(tuple(fields), rows)] = found
+
     def spaces(self, model: Model) -> dict[str, Submodels]:
         """The submodels of each index space of ``model``."""
         return {

@@ -23,9 +23,9 @@ def writing(file: Path, rest: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def replacing(file: Path) -> Iterator[Path]:
+def replacing(file: Path, private: bool = False) -> Iterator[Path]:
     """A temporary path; what is written there takes the place of ``file`` in one step that survives
-    a crash."""
+    a crash; a ``private`` one is its owner's alone."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with writing(
@@ -33,6 +33,8 @@ def replacing(file: Path) -> Iterator[Path]:
             ". If there was one before, it is intact; make room or mend the disk and try again.",
         ):
             temporary.touch()
+            if private:
+                temporary.chmod(0o600)
             # by the umask; safetensors makes files for their owner alone
             mode = temporary.stat().st_mode
             yield temporary
@@ -49,7 +51,7 @@ def replacing(file: Path) -> Iterator[Path]:
         os.close(folder)
 
 
-def atomic_write(file: Path, content: bytes) -> None:
-    """Replace ``file`` in one step."""
-    with replacing(file) as temporary:
+def atomic_write(file: Path, content: bytes, private: bool = False) -> None:
+    """Replace ``file`` in one step; a ``private`` one is its owner's alone."""
+    with replacing(file, private) as temporary:
         temporary.write_bytes(content)

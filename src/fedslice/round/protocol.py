@@ -78,7 +78,7 @@ def invite(algorithm: Algorithm, tags: Tags, state: State, places: dict[str, Arr
 def look(algorithm: Algorithm, invitation: Invitation, data: Data, key: Key) -> Message:
     """A client's message of the first trip, weighted as its update will be."""
     survey = surveyor(algorithm)
-    message, _ = survey.run(invitation.offer, (), _with_noise(survey, data, key), key)
+    message, _ = survey.run(invitation.offer, (), data_with_noise(survey, data, key), key)
     message = _guard(message._replace(extra={}), _sound(message._replace(extra={})))
     place = algorithm.stages.index(algorithm.mean)
     return algorithm.mean.encode(invitation.stages[place], (), message, key)[0]
@@ -121,7 +121,7 @@ def answer(
     remembers what it did before."""
     client = algorithm.client
     offer = invitation.offer if algorithm.survey is None else (invitation.offer, found)
-    message, own = client.run(offer, memory[0], _with_noise(client, data, key), key)
+    message, own = client.run(offer, memory[0], data_with_noise(client, data, key), key)
     good, kept = _sound(message), []
     for place, stage in enumerate(algorithm.stages):
         stage_key = jax.random.fold_in(key, place + 1)
@@ -134,7 +134,7 @@ def answer(
     return _guard(message, good), remembered
 
 
-def _with_noise(client: Client, data: Data, key: Key) -> Data:
+def data_with_noise(client: Client, data: Data, key: Key) -> Data:
     """Data with keys for the noise in the loss, if the model has any."""
     if not client.model.noisy:
         return data

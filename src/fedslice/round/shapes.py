@@ -8,7 +8,7 @@ anything.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,14 @@ from fedslice.round.protocol import (
     Tags,
     answer,
     conclude,
+    data_with_noise,
     look,
     offered,
     receive,
 )
 from fedslice.round.store import row_shapes
 from fedslice.round.wire import Layout, Wire
-from fedslice.types import Algorithm, Data, Key, Message, Params, Phase, PyTree, State, Work
+from fedslice.types import Algorithm, Array, Data, Key, Message, Params, Phase, PyTree, State, Work
 
 Sizes = dict[str, int]  # rows of each space
 TRACED_ROWS = 256  # of each space, whose first values and heat are in a program's fingerprint
@@ -89,7 +90,7 @@ class Shapes:
         if not jax.tree.leaves(self.tags.memory):
             return self.tags.memory
         ids = {name: space.ids for name, space in self.spaces.items()}
-        first = self._remember(self.algorithm.server.params(self.make(ids).server))
+        first = self.remember(self.algorithm.server.params(self.make(ids).server))
 
         def all_clients(tag: str, leaf: jax.Array) -> jax.Array:
             first = np.asarray(leaf)
@@ -104,13 +105,59 @@ class Shapes:
         """A fingerprint of what a round computes: its traced operations with every rate, factor and
         first value in them, which no part could be asked for otherwise."""
         traced = jax.make_jaxpr(lambda: self._round(dict.fromkeys(self.spaces, TRACED_ROWS)))()
-        digest = hashlib.sha256(ADDRESS.sub("", str(traced)).encode())
-        digest.update(self.algorithm.reduce.name.encode())
-        for constant in traced.consts:
-            key = jnp.issubdtype(constant.dtype, jax.dtypes.prng_key)
-            array = np.asarray(jax.random.key_data(constant) if key else constant)
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+        return _fingerprint(traced, self.algorithm.reduce.name)
+
+    def client_program(self) -> str:
+        """The same of what a client computes: from an invitation to its messages, and its first
+        memory from the first model.  What the server keeps to itself (heat, its rates, its noise)
+        is not in it, so that a client need not know."""
+        trees = jax.eval_shape(lambda: self._trees(dict.fromkeys(self.spaces, TRACED_ROWS)))
+        params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
+        traced = jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
+        return _fingerprint(traced, self.algorithm.rows)
+
+    def weighed(self, examples: Array, fill: float) -> Array:
+        """What the message of a client with so many examples weighs when all else that its stages
+        read (update, report, offers, memory) is ``fill``: the same for any, if weights go by
+        examples alone."""
+
+        def raw() -> tuple[Message, Trees]:
+            trees = self._trees(dict.fromkeys(self.spaces, 1))
+            data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
+            survey = self.algorithm.survey
+            offer = (
+                trees.invitation.offer if survey is None else (trees.invitation.offer, trees.found)
+            )
+            message, _ = self.algorithm.client.run(
+                offer, trees.memory[0], data_with_noise(self.algorithm.client, data, key), key
+            )
+            return message, trees
+
+        message, trees = jax.tree.map(
+            lambda like: jnp.full(like.shape, fill).astype(like.dtype), jax.eval_shape(raw)
+        )
+        message = message._replace(weight=examples)
+        for place, stage in enumerate(self.algorithm.stages):
+            given = trees.invitation.stages[place], trees.memory[1][place]
+            message, _ = stage.encode(*given, message, jax.random.key(0))
+        return message.weight
+
+    def restless(self) -> bool:
+        """Whether the server's step moves rows whose update is zero, as momentum does."""
+
+        def rows(fills: Sequence[float]) -> Params:
+            trees = self._trees(dict.fromkeys(self.spaces, 1))
+            state, key = trees.state, jax.random.key(0)
+            for fill in fills:
+                total = jax.tree.map(lambda leaf: jnp.full_like(leaf, fill), trees.arrived)
+                total = total._replace(weight=jnp.ones(()))
+                state, _ = conclude(self.algorithm, state, trees.found, total, key)
+            params = self.algorithm.server.params(state.server)
+            return {name: params[name] for name in self.model.tables}
+
+        one, two = jax.jit(lambda: (rows([1.0]), rows([1.0, 0.0])))()
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+        return not all(np.array_equal(before, after) for before, after in pairs)
 
     # -- tracing -----------------------------------------------------------------------------------
 
@@ -119,7 +166,7 @@ class Shapes:
         state = self._state(sizes)
         invitation = offered(self.algorithm, state)
         found = self._found(invitation)
-        memory = self._remember(self.algorithm.server.params(state.server))
+        memory = self.remember(self.algorithm.server.params(state.server))
         data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
         message, _ = answer(self.algorithm, invitation, found, memory, data, key)
         return Trees(state, invitation, found, memory, message, receive(message))
@@ -134,7 +181,7 @@ class Shapes:
         data = self._blank(self.algorithm.survey.work)
         return look(self.algorithm, invitation, data, jax.random.key(0)).update
 
-    def _remember(self, params: Params) -> Memory:
+    def remember(self, params: Params) -> Memory:
         """The first memory of the client part and of each stage."""
         stages = self.algorithm.stages
         kept = tuple(stage.remember(params, self.model.tables) for stage in stages)
@@ -144,6 +191,14 @@ class Shapes:
         """The first round with one client, whose message stands for the sum."""
         trees, key = self._trees(sizes), jax.random.key(0)
         return conclude(self.algorithm, trees.state, trees.found, trees.arrived, key)[0]
+
+    def _alone(
+        self, invitation: Invitation, found: PyTree, memory: Memory, params: Params
+    ) -> tuple[PyTree, Message, Memory, Memory]:
+        """All that a client computes."""
+        data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
+        message, after = answer(self.algorithm, invitation, found, memory, data, key)
+        return self._found(invitation), message, after, self.remember(params)
 
     def _blank(self, works: Sequence[Work]) -> Data:
         """One empty batch for each phase."""
@@ -155,6 +210,17 @@ class Shapes:
             }
             phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero, jnp.zeros(())))
         return Data(tuple(phases), jnp.zeros(()), zero)
+
+
+def _fingerprint(traced: Any, beside: str) -> str:
+    """Of a traced program: its operations and its constants."""
+    digest = hashlib.sha256(ADDRESS.sub("", str(traced)).encode())
+    digest.update(beside.encode())
+    for constant in traced.consts:
+        key = jnp.issubdtype(constant.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(constant) if key else constant)
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _values(message: Message) -> PyTree:

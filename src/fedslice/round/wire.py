@@ -263,20 +263,7 @@ class Wire:
         """Round, message, and the ids of its rows, which come first among its ``room`` rows."""
         round, rest = _begin(data)
         sizes = _numbers(rest, len(self.spaces))
-        start, ids = self.counts, {}
-        for (name, most), size in zip(self.spaces.items(), sizes, strict=True):
-            if self.travel == "all":
-                ids[name] = self._every(name, size)
-                continue
-            if self.travel == "union":
-                raise InputError("messages of a secure sum are added up, not read one by one")
-            width = self.ids[name]
-            if size > room[name] or start + width * size > len(rest):
-                raise InputError(f"a message names {size} rows of {name!r}, which is too many")
-            named = np.frombuffer(rest, f"<u{width}", size, start).astype(np.int64)
-            if size and not ((np.diff(named) > 0).all() and named[-1] < most):
-                raise InputError(f"a message's rows of {name!r} are not ascending ids below {most}")
-            ids[name], start = named, start + width * size
+        ids, start = self._unpack_ids(rest, sizes, room)
         if start + TOLD.size > len(rest):
             raise InputError("a message ends before its weight")
         weight, *report = (jnp.float32(x) for x in TOLD.unpack_from(rest, start))
@@ -291,6 +278,34 @@ class Wire:
         """The rows that a client holds."""
         sizes = np.array([len(ids[name]) for name in self.spaces], np.uint32).tobytes()
         return HEAD.pack(MAGIC, 0) + sizes + self._pack_ids(ids)
+
+    def unpack_slice(self, data: bytes) -> dict[str, np.ndarray]:
+        """They again."""
+        _, rest = _begin(data)
+        ids, end = self._unpack_ids(rest, _numbers(rest, len(self.spaces)), self.spaces)
+        if end != len(rest):
+            raise InputError(f"a slice has {len(rest) - end} bytes more than its rows need")
+        return ids
+
+    def _unpack_ids(
+        self, data: bytes, sizes: Sequence[int], room: Mapping[str, int]
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """The ids that follow the numbers of rows, and where they end."""
+        start, ids = self.counts, {}
+        for (name, most), size in zip(self.spaces.items(), sizes, strict=True):
+            if self.travel == "all":
+                ids[name] = self._every(name, size)
+                continue
+            if self.travel == "union":
+                raise InputError("messages of a secure sum are added up, not read one by one")
+            width = self.ids[name]
+            if size > room[name] or start + width * size > len(data):
+                raise InputError(f"a message names {size} rows of {name!r}, which is too many")
+            named = np.frombuffer(data, f"<u{width}", size, start).astype(np.int64)
+            if size and not ((np.diff(named) > 0).all() and named[0] >= 0 and named[-1] < most):
+                raise InputError(f"a message's rows of {name!r} are not ascending ids below {most}")
+            ids[name], start = named, start + width * size
+        return ids, start
 
     def _pack_ids(self, ids: Rows) -> bytes:
         return b"".join(ids[name].astype(f"<u{self.ids[name]}").tobytes() for name in self.spaces)

@@ -1,0 +1,338 @@
+"""The server of a deployment: draws nodes, writes letters, checks replies, concludes, keeps a copy.
+
+It never opens a data file.  It knows nodes by what they registered, and a round is
+
+    invite  ->  (looks, found)  ->  answers, checked  ->  conclude  ->  checkpoint  ->  next letters
+
+Only after the checkpoint is on the disk do letters say which answers counted: so no node remembers
+a round that a restarted coordinator does not.
+
+**Secrets.**  The run's seed travels in invitations, since a client's batches hang on it.  The
+server's own randomness must not: who knows it can take the noise of a private mean off, and who
+knows beforehand who will be drawn gets no amplification by sampling.  So a coordinator has a
+``secret`` of 64 bits that its noise hangs on, and with noise the cohorts too; it is drawn once and
+kept in its folder, for its owner alone.  Noise is JAX's threefry with a key of 64 bits: more than
+can be tried out, less than a cipher gives.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedslice.data.sampling import Sampler
+from fedslice.deploy import letter as letters
+from fedslice.deploy.checks import Asked, Checked, check
+from fedslice.deploy.cohort import Cohort, Tally, draw
+from fedslice.deploy.letter import Letter
+from fedslice.deploy.link import Link
+from fedslice.deploy.office import Office, Stack
+from fedslice.deploy.program import VERSIONS, Program
+from fedslice.deploy.report import Report
+from fedslice.deploy.schema import Schema
+from fedslice.deploy.terms import check_terms
+from fedslice.errors import CheckpointError, InputError, RoundError
+from fedslice.files.writing import atomic_write
+from fedslice.safeguards import check_rounds
+from fedslice.simulation import checkpoint
+from fedslice.types import Algorithm, Params, PyTree
+
+SECRET = "secret"
+AGAIN = 1 << 24  # rounds after which the draws of a second try begin
+
+
+class Coordinator:
+    """A run over the nodes of ``schema``.  With a ``folder`` every round is kept, and a coordinator
+    that is made anew with the same parts goes on where the last one was killed.
+
+    Args:
+        algorithm: as for a simulation.
+        schema: who the nodes are (:func:`fedslice.deploy.register`).
+        link: the way to them.
+        sampler: who takes part.
+        seed: what the first model, batches and (without noise) cohorts hang on; nodes are told.
+        folder: for checkpoints and the secret.
+        deadline: seconds that nodes have for a reply; None waits for all.
+        least: with fewer answers that count, a round is thrown away and tried again (default: 1;
+            with noise 0, for its denominator is fixed; all, where the algorithm needs everyone).
+        spare: so many more are asked than are needed, and the first to answer count.
+        tries: of one round, before the coordinator gives up.
+        secret: of the server's own randomness, 64 bits; by default drawn anew.  With ``seed``
+            itself the noise is that of a simulation, and no secret.
+        room: padded sizes (default: from what nodes registered); with those of a simulation,
+            ``run.planner.capacity``, all results are the simulation's to the bit.
+
+    >>> import optax, fedslice as fs
+    >>> from fedslice.deploy import Coordinator, InProcess, Node, Program, columns_of, register
+    >>> task = fs.tasks.quadratic.example1(clients=4)
+    >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), weights="uniform")
+    >>> program, home = Program(method, columns_of(task.model, task.train)), getfixture("tmp_path")
+    >>> nodes = {f"n{i}": Node(program, task.train.subset([i]), home / f"{i}") for i in range(4)}
+    >>> link = InProcess(nodes)
+    >>> schema = register(link, task.model)
+    >>> server = Coordinator(program, schema, link, sampler=fs.sampling.uniform(2))
+    >>> [(report.round, len(report.counted)) for report in server.rounds(2)]
+    [(1, 2), (2, 2)]
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm | Program,
+        schema: Schema,
+        link: Link,
+        *,
+        sampler: Sampler,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        deadline: float | None = None,
+        least: int | None = None,
+        spare: int = 0,
+        tries: int = 3,
+        secret: int | None = None,
+        room: Mapping[str, int] | None = None,
+    ) -> None:
+        if not isinstance(algorithm, Program):
+            algorithm = Program(algorithm, schema.columns)
+        self.program, self.algorithm = algorithm, algorithm.algorithm
+        self.schema, self.link, self.sampler, self.seed = schema, link, sampler, seed
+        self.folder = None if folder is None else Path(folder)
+        self.deadline, self.spare, self.tries = deadline, spare, tries
+        self.names = [name for name, node in schema.nodes.items() if node.examples]
+        check_terms(self.program, schema, sampler, seed, least, spare)
+        usual = 0 if self.algorithm.noise is not None else 1
+        everyone = self.algorithm.client.everyone
+        self.least = len(self.names) if everyone else usual if least is None else least
+        kept = self.folder is not None and (self.folder / checkpoint.NAME).exists()
+        self._secret = self._kept_secret(kept) if secret is None else secret
+        given = sampler, spare, seed, self._secret, room
+        self.office = Office(self.program, schema, *given)
+        self.round, self.attempt = 0, 0
+        self.accepted: dict[str, bytes] = {}  # the nonce of each node's last answer that counted
+        self.totals = {"bytes_down": 0, "bytes_up": 0}
+        if kept:
+            self._restore()
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def rounds(self, count: int) -> Iterator[Report]:
+        """Run ``count`` rounds; there is a report of every try, also of those thrown away."""
+        goal = self.round + count
+        while self.round < goal:
+            report = self.step()
+            yield report
+            if not report.accepted and self.attempt == self.tries:
+                raise RoundError(
+                    f"round {report.round} was tried {self.tries} times, and fewer than"
+                    f" {self.least} nodes counted. Last: {report}. Nothing is lost: start again"
+                    " when more nodes are there, or allow fewer (least)"
+                )
+        self.tell()
+
+    def step(self) -> Report:
+        """One try of one round."""
+        check_rounds(self.algorithm, self.round + 1)
+        cohort, tally = self._cohort(), Tally()
+        checked, concluded = self._train(cohort, tally)
+        excluded, late, spare = dict(tally.excluded), tuple(tally.late), tuple(tally.spare)
+        moved = tally.down, tally.up
+        self.totals = {
+            "bytes_down": self.totals["bytes_down"] + tally.down,
+            "bytes_up": self.totals["bytes_up"] + tally.up,
+        }
+        asked, counted = tuple(cohort.times), tuple(checked)
+        given = asked, counted, excluded, late, spare
+        if concluded is None:
+            self.attempt += 1
+            return Report(self.round + 1, False, *given, 0.0, 0.0, *moved)
+        stack, after, size = concluded
+        self.office.keep(stack, after)
+        self.round, self.attempt = self.round + 1, 0
+        self.accepted |= {name: tally.nonces[name] for name in counted}
+        if self.folder is not None:
+            self._save()
+        return Report(self.round, True, *given, _loss(stack), size, *moved)
+
+    def _cohort(self) -> Cohort:
+        """Who is asked.  A second try draws anew, but with noise, whose draws are accounted for."""
+        counts = {name: self.schema.nodes[name].examples for name in self.names}
+        private = self.algorithm.noise is not None
+        number = self.round + (0 if private else self.attempt * AGAIN * self.sampler.cycle)
+        seed = self._secret if private else self.seed
+        cohort = draw(self.sampler, seed, number, counts, self.spare)
+        most = self.algorithm.most
+        if most is not None and len(cohort.times) > most:
+            raise InputError(f"a round has {len(cohort.times)} nodes, and the sum room for {most}")
+        return cohort
+
+    def _train(
+        self, cohort: Cohort, tally: Tally
+    ) -> tuple[dict[str, Checked], tuple[Stack, Any, float] | None]:
+        """From invitations to the state after the round.
+
+        After a survey everybody's answer depends on who looked.  So if one of those does not
+        answer, what was found is worked out again without it, and the others are asked again: the
+        round is that of the nodes that counted, and of nobody else.
+        """
+        survey = self.algorithm.survey is not None
+        kind = letters.LOOK if survey else letters.ANSWER
+        invited = self._exchange(letters.INVITE, kind, self._invitations(cohort.times), tally)
+        checked = self._needed(invited, cohort, tally)
+        looked, first = checked, dict(tally.nonces)
+        while len(checked) >= self.least:
+            found: PyTree = ()
+            if survey:
+                looks = self._stack(looked, cohort, True)
+                found = self.office.find(looks)
+                news = self._news(found, looks, looked, first)
+                checked = self._exchange(letters.FOUND, letters.ANSWER, news, tally)
+                if len(checked) < len(looked):
+                    looked = {name: looked[name] for name in checked}
+                    continue
+            stack = self._stack(checked, cohort, False)
+            ended = self.office.finish(stack, found, self.round)
+            if ended is not None:
+                return checked, (stack, *ended)
+            if not checked:
+                raise RoundError(f"round {self.round + 1} is not finite without any answer")
+            largest = _largest(checked)
+            tally.excluded[largest] = "numbers so large that the sum is not finite"
+            checked = {name: one for name, one in checked.items() if name != largest}
+            looked = {name: looked[name] for name in checked}
+        return checked, None
+
+    def _stack(self, checked: Mapping[str, Checked], cohort: Cohort, survey: bool) -> Stack:
+        times = [cohort.times[name] for name in checked]
+        return self.office.stack(list(checked.values()), times, survey)
+
+    def _invitations(self, names: Mapping[str, int]) -> dict[str, bytes]:
+        rows = {name: self.schema.nodes[name].rows for name in names}
+        return {name: self.office.invitation(self.round, rows[name]) for name in names}
+
+    def _news(
+        self, found: PyTree, looks: Stack, looked: Mapping[str, Checked], first: dict[str, bytes]
+    ) -> dict[str, bytes]:
+        """What was found, for each node, with the nonce of the invitation that it belongs to."""
+        rows = {name: self.schema.nodes[name].rows for name in looked}
+        return {
+            name: first[name] + self.office.found_for(found, looks, self.round, rows[name])
+            for name in looked
+        }
+
+    def _needed(
+        self, checked: dict[str, Checked], cohort: Cohort, tally: Tally
+    ) -> dict[str, Checked]:
+        """As many as are wanted, the first to answer, in the order of their numbers."""
+        chosen = set(list(checked)[: cohort.wanted])
+        tally.spare += [name for name in checked if name not in chosen]
+        return {name: checked[name] for name in cohort.times if name in chosen}
+
+    def _exchange(
+        self, kind: int, wanted: int, bodies: Mapping[str, bytes], tally: Tally
+    ) -> dict[str, Checked]:
+        """Letters out, replies in; those that pass, in the order in which they came."""
+        sent = {}
+        for name, body in bodies.items():
+            tally.nonces[name] = secrets.token_bytes(len(letters.NONE))
+            accepted = self.accepted.get(name, letters.NONE)
+            given = self.round, tally.nonces[name], accepted, self.program.fingerprint, body
+            sent[name] = Letter(kind, *given).pack()
+        replies = self.link.exchange(sent, self.deadline) if sent else {}
+        tally.down += sum(map(len, sent.values()))
+        tally.up += sum(len(reply) for name, reply in replies.items() if name in sent)
+        tally.late += [name for name in sent if name not in replies]
+        passed, room = {}, self.office.rows_room()
+        for name, reply in replies.items():
+            if name not in sent:
+                continue
+            asked = Asked(wanted, self.round, tally.nonces[name])
+            try:
+                passed[name] = check(reply, asked, self.schema.nodes[name], self.program, room)
+            except InputError as error:
+                tally.excluded[name] = str(error)
+        return passed if kind == letters.INVITE else {n: passed[n] for n in sent if n in passed}
+
+    def tell(self) -> None:
+        """Tell all nodes which of their answers counted, so that they keep their memories; whoever
+        misses it hears it with its next invitation."""
+        if not self.program.remembers:
+            return
+        body = self.seed.to_bytes(4, "little")
+        sent = {}
+        for name, nonce in self.accepted.items():
+            own = secrets.token_bytes(len(letters.NONE))
+            given = self.round, own, nonce, self.program.fingerprint, body
+            sent[name] = Letter(letters.NEWS, *given).pack()
+        self.link.exchange(sent, self.deadline)
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
+        """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows
+        that any node holds)."""
+        rows = self.office.store.rows(lambda state: state.server, self.office.ids | (ids or {}))
+        return self.algorithm.server.params(rows)
+
+    def _kept_secret(self, kept: bool) -> int:
+        """From the folder, or a new one."""
+        if self.folder is None:
+            return secrets.randbits(64)
+        file = self.folder / SECRET
+        if not file.exists():
+            if kept:
+                raise CheckpointError(f"{file} is gone, and the run cannot go on without it")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(file, f"{secrets.randbits(64):016x}".encode(), private=True)
+        return int(file.read_text(), 16)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on."""
+        return {
+            "algorithm": self.algorithm.name,
+            "seed": self.seed,
+            "sampler": self.sampler.name,
+            "work": [work.identity() for work in self.program.works],
+            "schema": self.schema.fingerprint(),
+            "program": self.program.shapes.program(),
+            "versions": VERSIONS,
+        }
+
+    def _save(self) -> None:
+        assert self.folder is not None
+        where = {
+            "round": self.round,
+            "room": self.office.room,
+            "accepted": {name: nonce.hex() for name, nonce in self.accepted.items()},
+            "totals": self.totals,
+        }
+        saved = checkpoint.Saved(where, (), b"")
+        checkpoint.write(self.folder, self.identity, self.office.store, saved)
+
+    def _restore(self) -> None:
+        assert self.folder is not None
+        where, _, _ = checkpoint.read(self.folder, self.identity, self.office.store, ())
+        self.office.own()
+        self.round, self.office.room = where["round"], dict(where["room"])
+        self.accepted = {name: bytes.fromhex(nonce) for name, nonce in where["accepted"].items()}
+        self.totals = dict(where["totals"])
+
+
+def _loss(stack: Stack) -> float:
+    """Mean training loss of the counted nodes during their local steps."""
+    report = stack.messages.report
+    return float(np.sum(report.loss * report.examples) / max(np.sum(report.examples), 1))
+
+
+def _largest(checked: Mapping[str, Checked]) -> str:
+    """The node with the largest number in its message."""
+
+    def size(name: str) -> float:
+        message = checked[name].message
+        leaves = jax.tree.leaves((message.update, message.extra))
+        return max((float(np.abs(leaf).max(initial=0)) for leaf in leaves), default=0.0)
+
+    return max(checked, key=size)

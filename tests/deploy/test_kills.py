@@ -1,0 +1,56 @@
+"""SIGKILL of coordinator and nodes at random moments within rounds: the same in the end."""
+
+import multiprocessing
+import random
+import time
+from pathlib import Path
+
+import pytest
+from killed import KILLS, ROUNDS, main
+
+from fedslice.files.sealed import load
+
+
+def round_of(home: Path) -> int:
+    file = home / "server" / "checkpoint.safetensors"
+    return load(file)[0]["round"] if file.exists() else 0
+
+
+def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    cache = str(pytestconfig.rootpath / ".pytest_cache" / "xla")
+    # processes begin without the threads and the compiled code of this one
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["jax", "optax", "fedslice", "fedslice.deploy"])
+    calm, wild = tmp_path / "calm", tmp_path / "wild"
+    for home in (calm, wild):
+        home.mkdir()
+    begin = context.Process(target=main, args=(calm, cache))
+    begin.start()
+    begin.join()
+    assert begin.exitcode == 0
+    pace = float((calm / "pace").read_text())
+    rng, killed, reached = random.Random(0), 0, []
+    while killed < KILLS:
+        (wild / "started").unlink(missing_ok=True)
+        process = context.Process(target=main, args=(wild, cache))
+        process.start()
+        while process.is_alive() and not (wild / "started").exists():
+            time.sleep(0.002)
+        before = round_of(wild)
+        while process.is_alive() and round_of(wild) == before:  # the first round compiles
+            time.sleep(0.002)
+        process.join(rng.uniform(0, 2) * pace)
+        assert process.is_alive(), f"it ended after {killed} kills: make it longer"
+        process.kill()
+        process.join()
+        killed += 1
+        reached.append(round_of(wild))
+    assert reached == sorted(reached)
+    assert 0 < reached[-1] < ROUNDS
+    last = context.Process(target=main, args=(wild, cache))
+    last.start()
+    last.join()
+    assert last.exitcode == 0
+    assert (wild / "hash").read_text() == (calm / "hash").read_text()
