@@ -31,11 +31,11 @@ def chi_square(drawn: np.ndarray, variance: float) -> float:
     return float(stats.chisquare(found, expected, sum_check=False).pvalue)
 
 
-@pytest.mark.parametrize("variance", [3.0, 60.0, 1900.0, 2500.0, 2e6, 1e8])
+@pytest.mark.parametrize("variance", [3.0, 1900.0, 2500.0, 2e6])
 def test_the_noise_is_skellam(variance: float) -> None:
     """Below and above the mean of 1000 from which on jax.random.poisson is not used: at 10^6 its
     variance is 2.5 per cent too large."""
-    draw = jax.jit(lambda key: whole_noise(key, variance, (400_000,)))
+    draw = jax.jit(lambda key: whole_noise(key, variance, (150_000,)))
     drawn = np.asarray(draw(jax.random.key(1)))
     assert drawn.dtype == np.int32
     assert chi_square(drawn, variance) > 1e-3

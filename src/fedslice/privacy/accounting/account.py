@@ -14,11 +14,18 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from fedslice.errors import InputError
-from fedslice.privacy.accounting.composition import exact, exact_epsilon, pld_epsilon, rdp_epsilon
+from fedslice.privacy.accounting.composition import (
+    accounting,
+    exact,
+    exact_epsilon,
+    pld_epsilon,
+    rdp_epsilon,
+)
 from fedslice.privacy.accounting.mechanism import (
     ADD_OR_REMOVE,
     REPLACE,
@@ -142,16 +149,23 @@ def guarantee(
     level = level_of(delta, together)
     relation = relation_of(neighbours, together)
     parts = parts_of(together, relation)
-    said, epsilon = ACCOUNTANTS[known(accountant or best(parts))]
+    chosen = known(accountant or best(parts))
+    accounting()  # or what to install
     exposed = dict.fromkeys(ALWAYS + tuple(text for each in together for text in each.exposed))
     return Guarantee(
-        epsilon(parts, level),
+        _epsilon(chosen, parts, level),
         level,
         relation,
-        f"{said} (dp_accounting {version('dp-accounting')})",
+        f"{ACCOUNTANTS[chosen].name} (dp_accounting {version('dp-accounting')})",
         tuple(each.words for each in together),
         tuple(exposed),
     )
+
+
+@lru_cache(maxsize=256)
+def _epsilon(accountant: str, parts: tuple[Part, ...], delta: float) -> float:
+    """Kept, since a run asks before it trains, at every checkpoint and at its end."""
+    return ACCOUNTANTS[accountant].epsilon(parts, delta)
 
 
 def level_of(delta: float | None, together: tuple[Mechanism, ...]) -> float:
