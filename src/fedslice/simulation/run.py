@@ -70,6 +70,8 @@ class Run:
         self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
         self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
         self.eligible = np.flatnonzero(population.counts)
+        self._most = algorithm.most
+        self._counting = [stage.around for stage in algorithm.stages if stage.around]
         self._counts = population.counts[self.eligible]
         if not len(self.eligible):
             raise InputError("no client has any data: check the population or its split")
@@ -126,17 +128,19 @@ class Run:
         """The clients of a round, ascending: the same for every algorithm with this seed and
         sampler.  One that was drawn twice (``sampling.weighted``) is there twice."""
         drawn = self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
-        if (most := self.algorithm.most) is not None and len(drawn) > most:
+        if self._most is not None and len(drawn) > self._most:
             raise InputError(
-                f"round {round + 1} has {len(drawn)} clients, and the secure sum room for {most}:"
+                f"round {round + 1} has {len(drawn)} clients, the secure sum room for {self._most}:"
                 " give it more, stage.secure(clients=...)"
             )
         return drawn
 
     def rounds(self, count: int) -> Iterator[Report]:
         """Run ``count`` rounds, one each time the loop asks for the next report."""
+        limited = self.algorithm.noise is not None
         for _ in range(count):
-            check_rounds(self.algorithm, self.round + 1)
+            if limited:
+                check_rounds(self.algorithm, self.round + 1)
             cohort = self.cohort(self.round)
             plan, traffic = self.planner.plan(self.round, cohort)
             new = self._introduced(cohort)
@@ -181,9 +185,10 @@ class Run:
     def _report(self, traffic: Traffic, new: int, figures: Figures) -> Report:
         """What the round moved: bytes as if every invitation and every message had been packed."""
         wire, clients = self.shapes.wire, traffic.clients
-        around = self._around(traffic)
-        new += clients * around[1]
-        down = _sum(wire.down(traffic.rows_down), clients) + clients * around[0]
+        down = _sum(wire.down(traffic.rows_down), clients)
+        if self._counting:
+            around = self._around(traffic)
+            down, new = down + clients * around[0], new + clients * around[1]
         if any(leaf.like.counted for leaf in wire.message.codes):
 
             def sent(figures: Figures) -> int:
@@ -200,8 +205,7 @@ class Run:
 
     def _around(self, traffic: Traffic) -> tuple[int, int]:
         """Bytes down and up of a client that go around its message: a secure sum's turns."""
-        counts = [stage.around for stage in self.algorithm.stages if stage.around]
-        if not counts or not traffic.clients:
+        if not traffic.clients:
             return 0, 0
         message, tables = self.shapes.wire.message, self.model.tables
         given = Around(
@@ -211,7 +215,7 @@ class Run:
             {name: message.widths.get(name, 0) // 4 for name in self.spaces},
             message.fixed // 4,
         )
-        both = [count(given) for count in counts]
+        both = [count(given) for count in self._counting]
         return sum(down for down, _ in both), sum(up for _, up in both)
 
     def _introduced(self, cohort: np.ndarray) -> int:
