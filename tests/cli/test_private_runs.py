@@ -96,3 +96,12 @@ def test_a_secure_sum_costs_bytes_and_little_else(tmp_path: Path) -> None:
         told.append(json.loads(lines[-1]))
     assert told[0]["test_loss"] == pytest.approx(told[1]["test_loss"], abs=1e-4)
     assert told[1]["bytes_up"] > 5 * told[0]["bytes_up"]
+
+
+def test_answers_about_rows_say_what_they_tell(capsys: Any) -> None:
+    asked = "secure=answers:0.9375:0.0625:0.9375:0.0625"
+    more = ["--set", "clip=5", "--set", "cohort=20", "--set", asked]
+    assert main(["run", "movielens-lr", *SMALL, *more]) == 0
+    shown = capsys.readouterr().out
+    assert "epsilon = 2.02 in a round and 2.71 over all rounds" in shown
+    assert "takes 88% of the rows" in shown

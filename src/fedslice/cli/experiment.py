@@ -323,7 +323,7 @@ class Experiment:
                     export.model_of(run)._replace(settings=self.settings.values), folder.path
                 )
         found = run.spent()
-        self.privacy = "" if found is None else str(found)
+        self.privacy = "\n".join(filter(None, [str(found or ""), _deniable(run)]))
         scale = 1024 if sys.platform != "darwin" else 1024**2
         done = {
             "done": True,
@@ -337,6 +337,18 @@ class Experiment:
         }
         self.emit(done)
         return done
+
+
+def _deniable(run: Run) -> str:
+    """What clients' answers tell about a row, if they give any that can be denied."""
+    answers = run.algorithm.answers
+    if answers is None or answers.everything:
+        return ""
+    return (
+        "Rows: a client's answer about any one row can be denied with epsilon ="
+        f" {answers.eps_1:.3g} in a round and {answers.eps_inf:.3g} over all rounds, of each row alone; it takes"
+        f" {answers.p5:.0%} of the rows that it holds."
+    )
 
 
 class _Clock:
