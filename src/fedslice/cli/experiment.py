@@ -346,8 +346,8 @@ def _deniable(run: Run) -> str:
         return ""
     return (
         "Rows: a client's answer about any one row can be denied with epsilon ="
-        f" {answers.eps_1:.3g} in a round and {answers.eps_inf:.3g} over all rounds, of each row alone; it takes"
-        f" {answers.p5:.0%} of the rows that it holds."
+        f" {answers.eps_1:.3g} in a round and {answers.eps_inf:.3g} over all rounds, of each row"
+        f" alone; it takes {answers.p5:.0%} of the rows that it holds."
     )
 
 
