@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedslice.data.availability import Availability
 from fedslice.errors import InputError
 
 
@@ -18,7 +19,8 @@ class Sampler(NamedTuple):
     had sent its message twice), ``"poisson"`` each by itself, ``"full"`` all, or your own word.
     ``clients`` is how many take part, on average; None: all.  With a ``cycle`` clients are divided
     into so many groups, by the seed, which take turns: none takes part again before the others
-    have had theirs.
+    have had theirs.  With ``there`` it draws among those clients alone that can be asked in the
+    round (:mod:`fedslice.data.availability`).
     """
 
     name: str
@@ -26,6 +28,7 @@ class Sampler(NamedTuple):
     kind: str = "custom"
     clients: float | None = None
     cycle: int = 1
+    there: Callable[[int, int, int], np.ndarray] | None = None
 
     @property
     def everyone(self) -> bool:
@@ -52,6 +55,9 @@ class Sampler(NamedTuple):
         (array([0, 2, 6]), array([2, 6, 9]))
         """
         rng = np.random.default_rng((seed, round))
+        if self.there is not None:
+            members = np.flatnonzero(self.there(seed, round, len(counts)))
+            return np.sort(members[self.draw(rng, counts[members])])
         if self.cycle == 1:
             return np.sort(self.draw(rng, counts))
         group = np.random.default_rng((seed, 0, self.cycle)).permutation(len(counts)) % self.cycle
@@ -123,6 +129,31 @@ def cyclic(clients: int, cycle: int) -> Sampler:
         raise InputError(f"cycle={cycle}: give a whole number of groups, 2 or more")
     drawn = uniform(clients)
     return Sampler(f"cyclic({clients}, {cycle})", drawn.draw, "cyclic", clients, int(cycle))
+
+
+def available(sampler: Sampler, when: Availability) -> Sampler:
+    """``sampler`` among the clients that are there (:mod:`fedslice.data.availability`); where it
+    asks for more than come, all of those.  A round in which nobody is there passes with nobody.
+
+    >>> from fedslice.data import availability
+    >>> night = available(uniform(5), availability.diurnal(zones=0.0))
+    >>> [len(night.cohort(0, hour, np.ones(100))) for hour in (0, 12)]
+    [5, 0]
+    """
+    if sampler.kind not in ("uniform", "poisson", "full"):
+        raise InputError(
+            f"{sampler.name} among the clients that are there would no longer draw as it promises:"
+            " use uniform, poisson or full, with weights='examples' where clients count by their"
+            " examples"
+        )
+
+    def draw(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
+        if sampler.clients is not None and len(counts) <= sampler.clients:
+            return np.arange(len(counts))
+        return sampler.draw(rng, counts)
+
+    name = f"available({sampler.name}, {when.name})"
+    return Sampler(name, draw, "available", sampler.clients, there=when.there)
 
 
 def full() -> Sampler:
