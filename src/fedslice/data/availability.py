@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.data.hashing import GOLDEN, MIX1, MIX2, splitmix
+from fedslice.data.hashing import uniform
 from fedslice.data.population import Population
 from fedslice.errors import InputError, MissingDataError
 from fedslice.files.guard import reading
 
-PHASE = 1 << 40  # rounds have smaller numbers
+WHO, ZONE = 101, 102  # what the random numbers are for
 MOST_LOOKED_BACK = 10_000  # rounds without a change of mind, of which there are practically none
 
 
@@ -54,7 +54,7 @@ def sometimes(chances: float | Sequence[float]) -> Availability:
     given = _shares("chances", chances)
 
     def there(seed: int, round: int, clients: int) -> np.ndarray:
-        return _uniform(seed, round, clients) < _of_all(given, clients)
+        return uniform(np.arange(clients), WHO, seed, round) < _of_all(given, clients)
 
     return Availability(f"sometimes({_shown(given)})", there)
 
@@ -79,9 +79,9 @@ def diurnal(day: int = 24, low: float = 0.0, high: float = 1.0, zones: float = 1
         )
 
     def there(seed: int, round: int, clients: int) -> np.ndarray:
-        zone = zones * _uniform(seed, PHASE, clients)
+        zone = zones * uniform(np.arange(clients), ZONE, seed)
         rhythm = (1 + np.cos(2 * np.pi * (round / day - zone))) / 2
-        return _uniform(seed, round, clients) < low + (high - low) * rhythm
+        return uniform(np.arange(clients), WHO, seed, round) < low + (high - low) * rhythm
 
     return Availability(f"diurnal({day}, {low:g}, {high:g}, {zones:g})", there)
 
@@ -117,7 +117,7 @@ def markov(share: float | Sequence[float], streak: float) -> Availability:
         for back in range(round, round - MOST_LOOKED_BACK, -1):  # below zero: before the first
             if not len(open):
                 break
-            drawn = _uniform(seed, back, clients, open)
+            drawn = uniform(open, WHO, seed, back)
             forgot = drawn < limit[open]
             # given that it forgot, drawn / limit is uniform again
             state[open[forgot]] = (drawn / limit[open] < chance[open])[forgot]
@@ -193,16 +193,6 @@ def participation(
     total = max(1, int(times.sum()))
     gini = float(np.sum((2 * rank - clients - 1) * np.sort(times)) / (clients * total))
     return times, {"never": float((times == 0).mean()), "gini": gini}
-
-
-def _uniform(seed: int, round: int, clients: int, who: np.ndarray | None = None) -> np.ndarray:
-    """A number from 0 up to 1 for each client, by (seed, round, client)."""
-    numbers = np.arange(clients, dtype=np.uint64) if who is None else who.astype(np.uint64)
-    base = splitmix(np.array([seed], np.uint64) * GOLDEN + MIX2)
-    stream = splitmix(base + np.array([round % (1 << 64)], np.uint64) * MIX1)
-    return np.asarray(
-        (splitmix(stream + (numbers + np.uint64(1)) * GOLDEN) >> np.uint64(11)) / 2.0**53
-    )
 
 
 def _shares(name: str, given: float | Sequence[float]) -> np.ndarray:

@@ -17,3 +17,18 @@ def splitmix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> S30)) * MIX1
     x = (x ^ (x >> S27)) * MIX2
     return np.asarray(x ^ (x >> S31))
+
+
+def uniform(who: np.ndarray, *what: int) -> np.ndarray:
+    """A number from 0 up to 1 for each of ``who``, by whole numbers that say what it is for, such
+    as a seed and a round.
+
+    >>> all_three, last = uniform(np.arange(3), 7, 3), uniform(np.array([2]), 7, 3)
+    >>> float(all_three[2]) == float(last[0])
+    True
+    """
+    stream = np.zeros(1, np.uint64)
+    for number in what:
+        stream = splitmix(stream * MIX1 + np.array([number % (1 << 64)], np.uint64) + GOLDEN)
+    hashed = splitmix(stream + (who.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    return np.asarray((hashed >> np.uint64(11)) / 2.0**53)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedslice.data.availability import Availability
+from fedslice.data.devices import Devices, ending
 from fedslice.errors import InputError
 
 
@@ -20,7 +21,8 @@ class Sampler(NamedTuple):
     ``clients`` is how many take part, on average; None: all.  With a ``cycle`` clients are divided
     into so many groups, by the seed, which take turns: none takes part again before the others
     have had theirs.  With ``there`` it draws among those clients alone that can be asked in the
-    round (:mod:`fedslice.data.availability`).
+    round (:mod:`fedslice.data.availability`); ``answers(seed, round, drawn)`` says who of those
+    drawn answers in time.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Sampler(NamedTuple):
     clients: float | None = None
     cycle: int = 1
     there: Callable[[int, int, int], np.ndarray] | None = None
+    answers: Callable[[int, int, np.ndarray], np.ndarray] | None = None
 
     @property
     def everyone(self) -> bool:
@@ -55,14 +58,21 @@ class Sampler(NamedTuple):
         (array([0, 2, 6]), array([2, 6, 9]))
         """
         rng = np.random.default_rng((seed, round))
+        members = self._members(seed, round, len(counts))
+        if members is None:
+            drawn = np.sort(self.draw(rng, counts))
+        else:
+            drawn = np.sort(members[self.draw(rng, counts[members])])
+        return drawn if self.answers is None else drawn[self.answers(seed, round, drawn)]
+
+    def _members(self, seed: int, round: int, clients: int) -> np.ndarray | None:
+        """Those of the clients among which it draws; None: all."""
         if self.there is not None:
-            members = np.flatnonzero(self.there(seed, round, len(counts)))
-            return np.sort(members[self.draw(rng, counts[members])])
+            return np.flatnonzero(self.there(seed, round, clients))
         if self.cycle == 1:
-            return np.sort(self.draw(rng, counts))
-        group = np.random.default_rng((seed, 0, self.cycle)).permutation(len(counts)) % self.cycle
-        members = np.flatnonzero(group == round % self.cycle)
-        return np.sort(members[self.draw(rng, counts[members])])
+            return None
+        group = np.random.default_rng((seed, 0, self.cycle)).permutation(clients) % self.cycle
+        return np.flatnonzero(group == round % self.cycle)
 
 
 def uniform(clients: int) -> Sampler:
@@ -154,6 +164,38 @@ def available(sampler: Sampler, when: Availability) -> Sampler:
 
     name = f"available({sampler.name}, {when.name})"
     return Sampler(name, draw, "available", sampler.clients, there=when.there)
+
+
+def punctual(
+    clients: int,
+    seconds: Callable[[int, int, np.ndarray], np.ndarray],
+    spare: int = 0,
+    deadline: float | None = None,
+    among: Sampler | None = None,
+) -> Sampler:
+    """The first ``clients`` to answer of ``spare`` more that are asked, within the ``deadline``:
+    what a server does that does not wait for stragglers.  ``seconds(seed, round, who)`` is how
+    long each of them takes (:func:`fedslice.evaluation.cost.durations`).
+
+    The fast come more often than the slow, so the mean is not the mean over all; who is asked is
+    still drawn uniformly, or as ``among`` draws (:func:`available`).
+
+    >>> slow = punctual(2, lambda seed, round, who: who + 1.0, spare=8, deadline=5.0)
+    >>> slow.cohort(0, 0, np.ones(10)).tolist()
+    [0, 1]
+    """
+    _positive(clients)
+    if spare < 0 or int(spare) != spare or (deadline is not None and not deadline > 0):
+        raise InputError(
+            f"spare={spare}, deadline={deadline}: ask more clients, wait for some time"
+        )
+    asked = uniform(clients + spare) if among is None else among
+
+    def answers(seed: int, round: int, drawn: np.ndarray) -> np.ndarray:
+        return ending(Devices(), seconds(seed, round, drawn), clients, deadline).counted
+
+    name = f"punctual({clients}, {asked.name}, {spare}, {deadline})"
+    return Sampler(name, asked.draw, "punctual", clients, asked.cycle, asked.there, answers)
 
 
 def full() -> Sampler:
