@@ -1,0 +1,472 @@
+"""What a report says: its findings in sentences, its tables, its pictures, by section."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedslice.report import figures as draw
+from fedslice.report.picture import Picture
+from fedslice.report.records import Cell, Record, cells, check_alike, figures
+from fedslice.report.selection import (
+    Chosen,
+    Judge,
+    budgets,
+    choose,
+    edges,
+    judge_of,
+    over_seeds,
+    rounds_to,
+    winner,
+)
+from fedslice.report.tables import Table
+
+
+class Section(NamedTuple):
+    """A heading with what stands under it."""
+
+    title: str
+    text: str
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+
+
+class Report(NamedTuple):
+    """All of it; ``repeat`` has the command of every run, if it is known."""
+
+    title: str
+    lead: str
+    findings: Sequence[str]
+    warnings: Sequence[str]
+    sections: Sequence[Section]
+    repeat: Mapping[str, str]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Every table."""
+        return [table for section in self.sections for table in section.tables]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Every picture."""
+        return [picture for section in self.sections for picture in section.pictures]
+
+
+class Study(NamedTuple):
+    """Runs of one task, what was chosen among them for every budget, and by which figure."""
+
+    records: Sequence[Record]
+    cells: Sequence[Cell]
+    judge: Judge
+    budgets: Sequence[int]
+    chosen: Mapping[int, Mapping[str, Chosen]]
+
+    @property
+    def final(self) -> Mapping[str, Chosen]:
+        """The choice for the largest budget."""
+        return self.chosen[self.budgets[-1]]
+
+    @property
+    def shown(self) -> list[str]:
+        """The figures of the test set, the loss first."""
+        last = self.records[0].lines[-1]
+        return [
+            name
+            for name in figures(last)
+            if name != "train_loss" and not name.startswith(("validation_", "gain_"))
+        ]
+
+
+def study(records: Sequence[Record], figure: str | None = None) -> Study:
+    """Choose among runs of one task."""
+    check_alike(records)
+    measured = [record for record in records if record.lines]
+    judge, limits = judge_of(measured, figure), budgets(measured)
+    groups = cells(measured)
+    return Study(
+        measured, groups, judge, limits, {limit: choose(groups, judge, limit) for limit in limits}
+    )
+
+
+def content(records: Sequence[Record], figure: str | None = None) -> Report:
+    """The report of these runs; cells are chosen by ``figure``."""
+    known = study(records, figure)
+    first = known.records[0]
+    seeds = sorted({record.seed for record in known.records})
+    lead = (
+        f"{first.known.get('data', '')}: {len(known.final)} algorithms,"
+        f" {len(known.cells)} cells, {len(known.records)} runs of up to {known.budgets[-1]} rounds;"
+        f" seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
+    )
+    sections = [
+        _results(known),
+        _curves(known),
+        _tuning(known),
+        _heat(known),
+        _clients(known),
+        _privacy(known),
+        _runs(known),
+    ]
+    commands = {
+        str(record.folder): str(record.about["command"])
+        for record in known.records
+        if record.about.get("command")
+    }
+    return Report(
+        str(first.known["task"]),
+        lead,
+        _findings(known),
+        _warnings(known),
+        [section for section in sections if section.tables or section.pictures],
+        commands,
+    )
+
+
+# -- in sentences ----------------------------------------------------------------------------------
+
+
+def _findings(known: Study) -> list[str]:
+    told = []
+    judge = known.judge
+    names = {limit: winner(each, judge) for limit, each in known.chosen.items() if each}
+    for limit, name in names.items():
+        one = known.chosen[limit][name]
+        mean, spread = over_seeds(one.best, judge.figure, limit)
+        told.append(
+            f"After {limit} rounds {name} is best: {draw.words(judge.figure)}"
+            f" {_plus_minus(mean, spread, one.best)}{_given(one.best)}."
+        )
+    if len(set(names.values())) > 1:
+        told.append(
+            "The winner changes with the budget: "
+            + ", ".join(f"{name} at {limit}" for limit, name in names.items())
+            + " rounds. Say how many rounds you can afford before you choose."
+        )
+    told += _targets(known)
+    return told
+
+
+def _targets(known: Study) -> list[str]:
+    target = _target(known)
+    if target is None:
+        return []
+    rounds = {name: _rounds(one.best, target) for name, one in known.final.items()}
+    reached = {n: v for n, v in rounds.items() if v and None not in v}
+    if not reached:
+        return [f"Nobody reaches {_aim(target)} with all seeds."]
+    told = ", ".join(
+        f"{name} in {_span([r for r in found if r is not None])}" for name, found in reached.items()
+    )
+    return [f"{_aim(target).capitalize()} is reached by {told} rounds."]
+
+
+def _warnings(known: Study) -> list[str]:
+    told = [str(edge) for edge in edges(known.cells, known.final)]
+    diverged = [record for record in known.records if record.diverged]
+    if diverged:
+        told.append(f"{len(diverged)} of {len(known.records)} runs diverged and are left out.")
+    if not known.judge.held_out:
+        told.append(
+            f"Cells were chosen by {draw.words(known.judge.figure)}, for there is no validation set"
+            " (--validation holds one out)."
+        )
+    counts = {len(one.best.runs) for one in known.final.values()}
+    if counts == {1}:
+        told.append("One seed: differences of this size may be chance.")
+    elif len(counts) > 1:
+        told.append("Algorithms have different numbers of seeds.")
+    return told
+
+
+# -- tables and pictures ---------------------------------------------------------------------------
+
+
+def _results(known: Study) -> Section:
+    shown, target = known.shown, _target(known)
+    head = ["algorithm", "settings chosen", f"{draw.words(known.judge.figure)}"]
+    head += [f"rounds to {_aim(target)}"] if target else []
+    head += [*map(draw.words, shown), "MB a round"]
+    rows, values = [], []
+    for name, one in known.final.items():
+        mean, spread = over_seeds(one.best, known.judge.figure, known.budgets[-1])
+        figures_of = [over_seeds(one.best, figure, known.budgets[-1]) for figure in shown]
+        goal = [_reached(_rounds(one.best, target), known.budgets[-1])] if target else []
+        cells_of = [_plus_minus(m, s, one.best) for m, s in figures_of]
+        chosen = _given(one.best, "as published")
+        judged = _plus_minus(mean, spread, one.best)
+        rows.append([name, chosen, judged, *goal, *cells_of, _megabytes(one.best)])
+        values.append([mean, *(m for m, _ in figures_of)])
+    rising = {name for record in known.records for name in record.evaluation.get("more", ())}
+    best = _best(values, [known.judge.more, *(figure in rising for figure in shown)], bool(target))
+    rows += _baseline(known, shown, bool(target))
+    note = (
+        "Mean ± standard deviation over seeds. Settings were chosen by"
+        f" {draw.words(known.judge.figure)}; the other figures are of the test set."
+    )
+    table = Table("results", f"After {known.budgets[-1]} rounds", head, rows, note, 2, best)
+    pictures = [_rounds_picture(known, target)] if target else []
+    return Section("Results", "", [table, _by_budget(known)], pictures)
+
+
+def _by_budget(known: Study) -> Table:
+    head = ["algorithm", *(f"{limit} rounds" for limit in known.budgets)]
+    names = dict.fromkeys(name for each in known.chosen.values() for name in each)
+    rows, values = [], []
+    for name in names:
+        found = [
+            over_seeds(known.chosen[limit][name].best, known.judge.figure, limit)
+            if name in known.chosen[limit]
+            else (math.nan, math.nan)
+            for limit in known.budgets
+        ]
+        last = known.chosen[known.budgets[-1]].get(name)
+        rows.append([name, *(_plus_minus(m, s, last.best if last else None) for m, s in found)])
+        values.append([mean for mean, _ in found])
+    best = frozenset(
+        (row, column + 1)
+        for row, column in _columns(values, [known.judge.more] * len(known.budgets))
+    )
+    title = f"{draw.words(known.judge.figure).capitalize()} by budget"
+    note = "For each budget the best cell is chosen anew."
+    return Table("budgets", title, head, rows, note, 1, best)
+
+
+def _rounds_picture(known: Study, target: Mapping[str, Any]) -> Picture:
+    values = {}
+    for name, one in known.final.items():
+        found = _rounds(one.best, target)
+        met = [number for number in found if number is not None]
+        all_met = len(met) == len(found)
+        values[name] = (sum(met) / len(met) if all_met else known.budgets[-1], all_met)
+    caption = "Mean over seeds; hatched: not reached by all seeds within the budget."
+    return draw.bars(values, "rounds", "rounds-to-target", f"Rounds to {_aim(target)}", caption)
+
+
+def _curves(known: Study) -> Section:
+    lines = known.records[0].lines
+    wanted = list(dict.fromkeys([known.judge.figure, *known.shown[:2]]))
+    pictures = [
+        draw.curves(known.final, figure, "rounds", f"curve-{figure}".replace("_", "-"))
+        for figure in wanted
+        if any(figure in line for line in lines)
+    ]
+    main = known.shown[0]
+    for axis, needs in (("examples", "examples"), ("bytes", "bytes_up"), ("time", "seconds")):
+        if all(needs in line for record in known.records for line in record.lines):
+            pictures.append(draw.curves(known.final, main, axis, f"curve-{axis}"))
+    return Section("Learning curves", "", (), pictures)
+
+
+def _tuning(known: Study) -> Section:
+    pictures = [
+        picture
+        for name in known.final
+        if (picture := draw.grid(known.cells, name, known.judge, known.budgets[-1])) is not None
+    ]
+    if not pictures:
+        return Section("Tuning", "")
+    keys = list(dict.fromkeys(key for cell in known.cells for key in cell.varied))
+    rows = []
+    for cell in known.cells:
+        mean, spread = over_seeds(cell, known.judge.figure, known.budgets[-1])
+        text = "diverged" if math.isnan(mean) else _plus_minus(mean, spread, cell)
+        rows.append([cell.algorithm, *(_cell(cell.varied.get(key)) for key in keys), text])
+    head = ["algorithm", *map(draw.words, keys), draw.words(known.judge.figure)]
+    table = Table("cells", "Every cell of the grid", head, rows, "", 1)
+    return Section("Tuning", "", [table], pictures)
+
+
+def _heat(known: Study) -> Section:
+    measured = [
+        (
+            name,
+            [run.evaluation["by_heat"] for run in one.best.runs if run.evaluation.get("by_heat")],
+        )
+        for name, one in known.final.items()
+    ]
+    measured = [(name, each) for name, each in measured if each]
+    if not measured:
+        return Section("Cold and hot", "")
+    groups = measured[0][1][0]
+    labels = [
+        f"{name} ({low}–{high} clients)" if name != "unseen" else "unseen"
+        for name, (low, high) in zip(groups["names"], groups["spans"], strict=True)
+    ]
+    rows, values = [], []
+    for name, each in measured:
+        losses = [[one["figures"]["loss"][place] for one in each] for place in range(len(labels))]
+        means = [sum(some) / len(some) for some in losses]
+        rows.append([name, *(f"{mean:.4f}" for mean in means)])
+        values.append(means)
+    best = frozenset((r, c + 1) for r, c in _columns(values, [False] * len(labels)))
+    note = (
+        "Mean test loss of the examples whose coldest row is held by so many training clients:"
+        " thirds of the test set, and examples with a row that no training client holds."
+    )
+    table = Table("by-heat", "Held-out loss by heat", ["algorithm", *labels], rows, note, 1, best)
+    picture = draw.by_heat(known.final)
+    heat = next((r.evaluation["heat"] for r in known.records if r.evaluation.get("heat")), None)
+    pictures = [*([picture] if picture else []), *([draw.heat_histogram(heat)] if heat else [])]
+    text = (
+        "An average over all examples hides what heat correction is for: rows that few clients"
+        " hold."
+    )
+    return Section("Cold and hot", text, [table], pictures)
+
+
+def _clients(known: Study) -> Section:
+    names = list(
+        dict.fromkeys(
+            figure for record in known.records for figure in record.evaluation.get("clients", {})
+        )
+    )
+    tables, pictures = [], []
+    for figure in names:
+        rows = []
+        for name, one in known.final.items():
+            each = [
+                run.evaluation["clients"][figure]
+                for run in one.best.runs
+                if figure in run.evaluation.get("clients", {})
+            ]
+            if each:
+                keys = ("mean", "worst", "p10", "median", "p90")
+                rows.append([name, *(f"{sum(e[k] for e in each) / len(each):.4f}" for k in keys)])
+        head = ["algorithm", "mean", "worst client", "10 %", "median", "90 %"]
+        title = f"{draw.words(figure).capitalize()} over clients"
+        tables.append(Table(f"clients-{figure}", title, head, rows, "Mean over seeds.", 1))
+        picture = draw.by_client(known.final, figure)
+        pictures += [picture] if picture else []
+    return Section("Client by client", "", tables, pictures)
+
+
+def _privacy(known: Study) -> Section:
+    rows = []
+    for name, one in known.final.items():
+        told = next((run.privacy for run in one.best.runs if run.privacy), None)
+        if told:
+            rows.append([name, _cell(told.get("epsilon")), _cell(told.get("delta"))])
+    note = "User-level differential privacy of the whole run, as its accountant says."
+    table = Table("privacy", "Privacy", ["algorithm", "epsilon", "delta"], rows, note, 1)
+    return Section("Privacy", "", [table] if rows else ())
+
+
+def _runs(known: Study) -> Section:
+    rows = []
+    for record in known.records:
+        versions = record.about.get("versions", {})
+        last = record.lines[-1]["round"]
+        state = "diverged" if record.diverged else f"{last} rounds"
+        shown = ", ".join(f"{name} {number}" for name, number in versions.items())
+        about = record.about.get("data", {})
+        rows.append([str(record.folder), state, _cell(about.get("hash", ""))[:12], shown])
+    settings = [
+        [
+            name,
+            ", ".join(f"{key} {_cell(value)}" for key, value in one.best.runs[0].settings.items()),
+        ]
+        for name, one in known.final.items()
+    ]
+    return Section(
+        "Runs",
+        "",
+        [
+            Table(
+                "settings",
+                "Settings of the chosen cells",
+                ["algorithm", "ran with"],
+                settings,
+                "",
+                2,
+            ),
+            Table("runs", "Every run", ["folder", "state", "data", "versions"], rows, "", 4),
+        ],
+    )
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _target(known: Study) -> Mapping[str, Any] | None:
+    found = (record.evaluation.get("target") for record in known.records)
+    return next((target for target in found if target), None)
+
+
+def _aim(target: Mapping[str, Any]) -> str:
+    return f"{draw.words(target['metric'])} {target['value']:g}"
+
+
+def _rounds(cell: Cell, target: Mapping[str, Any]) -> list[int | None]:
+    return [rounds_to(run, target["metric"], target["value"], target["below"]) for run in cell.runs]
+
+
+def _reached(found: Sequence[int | None], budget: int) -> str:
+    return ", ".join(f"{budget}+" if number is None else str(number) for number in found)
+
+
+def _span(found: Sequence[int]) -> str:
+    return str(found[0]) if min(found) == max(found) else f"{min(found)} to {max(found)}"
+
+
+def _given(cell: Cell, otherwise: str = "") -> str:
+    told = ", ".join(f"{draw.words(key)} {_cell(value)}" for key, value in cell.varied.items())
+    return told if otherwise and told else otherwise or (f" with {told}" if told else "")
+
+
+def _plus_minus(mean: float, spread: float, cell: Cell | None) -> str:
+    if math.isnan(mean):
+        return "–"
+    many = cell is not None and len(cell.runs) > 1
+    return f"{mean:.4f} ± {spread:.4f}" if many else f"{mean:.4f}"
+
+
+def _megabytes(cell: Cell) -> str:
+    last = [run.lines[-1] for run in cell.runs]
+    moved = [(line["bytes_down"] + line["bytes_up"]) / max(1, line["round"]) for line in last]
+    return f"{sum(moved) / len(moved) / 1e6:.3f}"
+
+
+def _baseline(known: Study, shown: Sequence[str], target: bool) -> list[list[str]]:
+    first = known.records[0].lines[0]
+    given = {
+        key.removeprefix("baseline_"): value
+        for key, value in first.items()
+        if key.startswith("baseline_")
+    }
+    if not given:
+        return []
+    cells_of = [f"{given[name]:.4f}" if name in given else "" for name in shown]
+    return [["baseline", "no training", "", *([""] if target else []), *cells_of, ""]]
+
+
+def _best(
+    values: Sequence[Sequence[float]], more: Sequence[bool], target: bool
+) -> frozenset[tuple[int, int]]:
+    """Places in the table of results of the best of each column of figures."""
+    skip = 1 if target else 0
+    return frozenset(
+        (row, 2 if column == 0 else 2 + column + skip) for row, column in _columns(values, more)
+    )
+
+
+def _columns(values: Sequence[Sequence[float]], more: Sequence[bool]) -> list[tuple[int, int]]:
+    """(row, column) of the best of each column; none where there is nothing to compare."""
+    if len(values) < 2:
+        return []
+    found = []
+    for column, rising in enumerate(more):
+        judge = Judge("", rising)
+        best = 0
+        for row in range(1, len(values)):
+            if judge.better(values[row][column], values[best][column]):
+                best = row
+        if not math.isnan(values[best][column]):
+            found.append((best, column))
+    return found
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
