@@ -500,7 +500,9 @@ def test_all_algorithms_of_a_task_are_judged_on_the_same_examples() -> None:
         fs.recipes.ditto(task.model, optax.sgd(RATE), pull=0.1, **work),
     ]
     runs = [run_of(method, population) for method in methods]
-    judged = [experiment.Scorer(task)._adapting(run)[1]().before.clients["loss"] for run in runs]
+    judged = [
+        experiment.Scorer(task)._adapting(run)["test"]().before.clients["loss"] for run in runs
+    ]
     np.testing.assert_array_equal(judged[0], judged[1])
     np.testing.assert_array_equal(judged[0], judged[2])
     assert not np.array_equal(judged[0], adapted(runs[0], task.test).before.clients["loss"])

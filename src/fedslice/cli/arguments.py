@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedslice.cli import attack, commands, example, privacy
+from fedslice.cli import attack, commands, example, privacy, results
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
@@ -60,6 +60,7 @@ def _training(sub: Commands) -> None:
     )
     _training_arguments(compare)
     compare.set_defaults(act=commands.compare)
+    results.add_to(sub, _task_arguments, _training_arguments)
 
 
 def _looking(sub: Commands) -> None:
@@ -190,6 +191,16 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         f" those of fedslice algorithms NAME; settings.json has what was used):\n{settings}\n\nand"
         " those of the algorithm: fedslice algorithms NAME. ALGORITHM:KEY=VALUE sets it for one of"
         " those compared"
+    )
+    parser.add_argument(
+        "--validation",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help=(
+            "hold out this share of the training data to choose settings on, as the test set is:"
+            " clients, or each client's latest examples, or any (default: study 0.1, else none)"
+        ),
     )
     parser.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
     parser.add_argument(

@@ -10,9 +10,10 @@ from typing import Any, TextIO
 from fedslice.cli import export, report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
-from fedslice.cli.experiment import Experiment, Scorer
+from fedslice.cli.experiment import Experiment
 from fedslice.cli.folder import as_json
 from fedslice.cli.reference import page
+from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.workloads import (
     TASKS,
@@ -96,7 +97,7 @@ def data(options: argparse.Namespace) -> None:
     print(f"try: fedslice run {workload.name}{where}")
 
 
-def _task(options: argparse.Namespace) -> Task:
+def task_of(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
     if options.task == "lr" or options.data is not None:
         return _own(options)
@@ -169,7 +170,9 @@ def run_task(options: argparse.Namespace) -> None:
         TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg"
     )
     find_method(algorithm)
-    task = _task(options)
+    task = task_of(options)
+    if options.validation:
+        task = task.validated(options.validation)
     emit = _print_json if options.json else _print_line
     settings = settings_for(task, algorithm, options.set)
     experiment = _experiment(options, task, algorithm, settings, options.seed, emit=emit)
@@ -178,7 +181,7 @@ def run_task(options: argparse.Namespace) -> None:
         " training examples"
     )
     run = experiment.start()
-    experiment.out = options.out or _free(
+    experiment.out = options.out or free_folder(
         Path("runs"), f"{task.name}-{algorithm}"
     )  # not before all else is right
     done = experiment.execute(run)
@@ -192,16 +195,16 @@ def compare(options: argparse.Namespace) -> int:
         find_method(name)
     if len(set(options.algorithms)) < len(options.algorithms):
         raise InputError("an algorithm is named twice")
-    seeds = _seeds(options.seeds)
+    seeds = seeds_of(options.seeds)
     drawn = _can_draw()
-    task = _task(options)
+    task = task_of(options)
     settings, notes = settings_of_all(task, options.algorithms, options.set)
     for note in notes:
         say(note)
     for name in options.algorithms:  # what cannot work is refused before anything is trained
         method = find_method(name)
         check_sampler(method.build(task, settings[name]), method.sampler(settings[name]))
-    out = options.out or _free(Path("runs"), f"{task.name}-compare")
+    out = options.out or free_folder(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
     groups: study.Groups = {}
     failures: list[str] = []
@@ -303,7 +306,7 @@ def heat(options: argparse.Namespace) -> None:
         report.check_picture(options.png)
     if options.task not in TASKS and Path(options.task).suffix:
         options.data, options.task = Path(options.task), "lr"
-    task = _unlabelled(options) if options.data is not None else _task(options)
+    task = _unlabelled(options) if options.data is not None else task_of(options)
     heat, figures = task.train.heat(task.model), task.train.summary(task.model)
     if options.json:
         edges, rows = heat.histogram()
@@ -371,7 +374,8 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _seeds(text: str) -> list[int]:
+def seeds_of(text: str) -> list[int]:
+    """The seeds that ``--seeds`` names: so many, or these."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -385,7 +389,7 @@ def _seeds(text: str) -> list[int]:
     return list(range(numbers[0])) if len(numbers) == 1 else numbers
 
 
-def _free(folder: Path, name: str) -> Path:
+def free_folder(folder: Path, name: str) -> Path:
     """Make the first of name-1, name-2 ... that is not there yet, also if others do the same at
     this moment."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,10 @@ checkpoint, model.
 
 settings.json            what was run
 privacy.json             what it tells about each client, if it is differentially private
+about.json               the command, the data and the versions it was run with
 metrics.jsonl            one line for each evaluated round, the first of round 0
+evaluation.json          the test set by heat and by client, when it has ended
+done.json                how it ended: rounds, time, memory; or why it diverged
 checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
 model.safetensors        the trained model, with names.json for its rows
 """
@@ -11,6 +14,7 @@ model.safetensors        the trained model, with names.json for its rows
 import json
 import math
 import os
+import platform
 import resource
 import statistics
 import sys
@@ -18,144 +22,28 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-
-import numpy as np
 
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
-from fedslice.cli.folder import Folder, Line, as_json, parsed
+from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line, as_json, parsed
+from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped, Stopping
-from fedslice.errors import InputError
-from fedslice.evaluation import clusters
-from fedslice.evaluation.gain import Gain, Personal
-from fedslice.evaluation.kept_models import Kept
-from fedslice.evaluation.scores import Evaluator
+from fedslice.errors import DivergedError, InputError
 from fedslice.files.writing import atomic_write
 from fedslice.privacy.ledger import spent
-from fedslice.simulation.checkpoint import fingerprint
+from fedslice.report.records import ABOUT, DONE, EVALUATION, PRIVACY
 from fedslice.simulation.progress import bar
 from fedslice.simulation.run import Report, Run, simulate
 from fedslice.tasks.base import Task
 
-TRAIN_SAMPLE = (
-    10_000  # training examples on which the training loss is measured, as in the FedSubAvg paper
-)
-TRAIN_CLIENTS = 200  # training clients that rebuild their local leaves to be measured
 LAP = (
     100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 )
 SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
-PRIVACY = "privacy.json"
 TRAFFIC = ("examples", "bytes_down", "bytes_up")
-
-
-class Scorer:
-    """Measures train loss, test loss and the task's metrics; made once for a task, used by all its
-    runs."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.judges: tuple[Run, list[Callable[[], Gain]]] | None = None
-
-    @cached_property
-    def test(self) -> Evaluator:
-        """The test set, or as much of it as the task asks for."""
-        some = (
-            self.task.test
-            if self.task.measured is None
-            else self.task.test.sample(self.task.measured)
-        )
-        return Evaluator(self.task.model, some)
-
-    @cached_property
-    def test_data(self) -> str:
-        """A hash of the test set: a run does not go on with another one, which would bend its
-        curve."""
-        return fingerprint(self.task.test)
-
-    @cached_property
-    def train(self) -> Evaluator:
-        """A sample of the training data."""
-        return Evaluator(
-            self.task.model,
-            self.task.train.sample(min(TRAIN_SAMPLE, self.task.measured or TRAIN_SAMPLE)),
-        )
-
-    @cached_property
-    def all(self) -> Evaluator:
-        """All training data, by which clients choose among several models."""
-        return Evaluator(self.task.model, self.task.train)
-
-    def __call__(self, run: Run) -> dict[str, float]:
-        """The figures of one evaluation."""
-        client, gains, more = run.algorithm.client, [], {}
-        if (
-            run.algorithm.server.several
-        ):  # each client with the model that suits its own training data
-            gains = [clusters.gain(run, self.all, each) for each in (self.train, self.test)]
-        elif client.serve or client.adapt or self.task.model.local:
-            gains = [judge() for judge in self._judges(run)]
-        if gains:
-            train, test = (gain.after.pooled for gain in gains)
-            spread = gains[1].spread("loss")
-            more = {f"gain_{name}": spread[name] for name in ("mean", "p10", "worst", "share")}
-        else:
-            train, test = (each(run.params(each.ids())).pooled for each in (self.train, self.test))
-        figures = {"train_loss": train["loss"], "test_loss": test["loss"]}
-        return figures | {name: value for name, value in test.items() if name != "loss"} | more
-
-    def _judges(self, run: Run) -> list[Callable[[], Gain]]:
-        """What clients make of the model, or keep: some of the training clients, and those of the
-        test set."""
-        if self.judges is None or self.judges[0] is not run:
-            self.judges = run, self._kept(run) if self._known(run) else self._adapting(run)
-        return self.judges[1]
-
-    def _known(self, run: Run) -> bool:
-        """Whether clients keep models, and the test set is of the same clients."""
-        return run.algorithm.client.serve is not None and np.array_equal(
-            self.task.test.clients, self.task.train.clients
-        )
-
-    def _kept(self, run: Run) -> list[Callable[[], Gain]]:
-        if self.task.judged is not None:
-            raise InputError(
-                f"judged={self.task.judged}: clients that keep their models are all judged, on"
-                " examples of their own; leave judged out"
-            )
-        train = self.task.train
-        chosen = np.random.default_rng(0).permutation(train.examples) < TRAIN_SAMPLE
-        return [Kept(run, train.select(chosen)), Kept(run, self.task.test)]
-
-    def _adapting(self, run: Run) -> list[Callable[[], Gain]]:
-        adaptation = run.algorithm.client.adapt or self.task.adaptation
-        if adaptation is None:
-            raise InputError(
-                f"{self.task.name} has local leaves and no way to rebuild them: use --algorithm"
-                " fedrecon"
-            )
-        train, test = self.task.train, self.task.test
-        some = train.subset(np.random.default_rng(0).permutation(len(train))[:TRAIN_CLIENTS])
-        split = self.task.settings.get(
-            "split", "half"
-        )  # the task's, so that all algorithms are judged alike
-        known, unseen = (Personal(each, adaptation, split=split) for each in (some, test))
-
-        def draw() -> np.ndarray | None:
-            most = self.task.judged
-            return (
-                None
-                if most is None
-                else np.random.default_rng(run.round).permutation(len(test))[:most]
-            )
-
-        return [
-            lambda: known(run.params(known.ids())),
-            lambda: unseen(run.params(unseen.ids()), clients=draw()),
-        ]
 
 
 @dataclass
@@ -175,12 +63,29 @@ class Experiment:
     progress: bool = False
     store: str | Path = "ram"
     stop: Stopping = field(default_factory=Stopping)
+    about: Line = field(default_factory=dict)
     privacy: str = ""
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.eval_every < 1:
             raise InputError("--rounds and --eval-every must be at least 1")
+
+    def ended(self) -> bool:
+        """Whether this very run has ended in its folder, after as many rounds or diverged; then its
+        lines are read."""
+        assert self.out is not None
+        files = [self.out / name for name in (SETTINGS, DONE, METRICS)]
+        if not all(file.exists() for file in files):
+            return False
+        known, done = (json.loads(file.read_text(encoding="utf-8")) for file in files[:2])
+        mine = json.loads(json.dumps(self._identity(self.scorer or Scorer(self.task))))
+        if any(known.get(key) != value for key, value in mine.items() if key not in FREE):
+            return False
+        if done.get("diverged") is None and done.get("rounds") != self.rounds:
+            return False
+        self.lines = [parsed(line) for line in files[2].read_text().splitlines()]
+        return True
 
     def execute(self, run: Run | None = None) -> Line:
         """Train to the last round, from the checkpoint in ``out`` if there is one of this run."""
@@ -196,10 +101,16 @@ class Experiment:
             else Folder(self.out, self._identity(scorer), self.tell)
         ) as folder:
             self.lines = [] if folder is None else folder.resume(run, self.rounds)
+            if folder is not None:
+                folder.write(ABOUT, {**self.about, **_origin(self.task, run)})
             clock = _Clock(saves=folder is not None)
             with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
                 try:
                     self._train(run, scorer, folder, clock, advance)
+                except DivergedError as error:
+                    if folder is not None:
+                        folder.write(DONE, {"diverged": str(error), "round": run.round})
+                    raise
                 except (Stopped, BrokenPipeError) as error:
                     if folder is not None:
                         self._save(run, folder, clock)
@@ -210,7 +121,7 @@ class Experiment:
                             f"nobody reads the output any more: stopped after round {run.round}"
                         )
                     raise
-            return self._finish(run, folder, clock)
+            return self._finish(run, scorer, folder, clock)
 
     def _train(
         self,
@@ -315,10 +226,11 @@ class Experiment:
         target = self.task.target
         return next((line["round"] for line in self.lines if target and target.reached(line)), None)
 
-    def _finish(self, run: Run, folder: Folder | None, clock: "_Clock") -> Line:
+    def _finish(self, run: Run, scorer: Scorer, folder: Folder | None, clock: "_Clock") -> Line:
         if folder is not None:
             self._save(run, folder, clock)
             with self.stop.patient():
+                folder.write(EVALUATION, scorer.details(run))
                 export.write_model(
                     export.model_of(run)._replace(settings=self.settings.values), folder.path
                 )
@@ -335,8 +247,22 @@ class Experiment:
             "out": str(self.out) if self.out else None,
             **({"privacy": found.as_dict()} if found else {}),
         }
+        if folder is not None:
+            folder.write(DONE, done)
         self.emit(done)
         return done
+
+
+def _origin(task: Task, run: Run) -> Line:
+    """What a run was made of, as far as it is not in its settings."""
+    columns = {name: str(column.dtype) for name, column in sorted(task.train.columns.items())}
+    names = ("fedslice", "jax", "jaxlib", "optax", "numpy")
+    return {
+        "data": {"source": task.source, "columns": columns, "hash": run.identity["population"]},
+        "versions": {name: version(name) for name in names},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
 
 
 def _deniable(run: Run) -> str:

@@ -16,10 +16,12 @@ from fedslice.cli.export import MODEL
 from fedslice.errors import InputError
 from fedslice.files.lock import hold
 from fedslice.files.writing import atomic_write, writing
+from fedslice.report.records import METRICS as METRICS
+from fedslice.report.records import SETTINGS as SETTINGS
 from fedslice.simulation.checkpoint import NAME as CHECKPOINT
 from fedslice.simulation.run import Run
 
-SETTINGS, METRICS, LOCK = "settings.json", "metrics.jsonl", ".lock"
+LOCK = ".lock"
 # what may be another when a run goes on; the checkpoint knows where threads matter
 FREE = ("eval_every", "threads")
 # by a kill while safetensors or we wrote a temporary file
@@ -120,6 +122,11 @@ class Folder:
             )
         if known != self.about:
             atomic_write(file, json.dumps(self.about, indent=2).encode())
+
+    def write(self, name: str, about: Line) -> None:
+        """A file of its own, as JSON, all of it or nothing."""
+        text = json.dumps(_finite(about), indent=2, allow_nan=False)
+        atomic_write(self.path / name, text.encode())
 
     def resume(self, run: Run, rounds: int) -> list[Line]:
         """Bring ``run`` to the checkpoint, if there is one, and the log to the same round; returns

@@ -88,3 +88,15 @@ def _flag(text: str) -> bool:
     if text.lower() in ("no", "false", "0", "off"):
         return False
     raise ValueError(text)
+
+
+def minutes(seconds: float) -> str:
+    """How long, as a person says it.
+
+    >>> minutes(8), minutes(100), minutes(9000)
+    ('8 s', '2 min', '2 h 30 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    whole = round(seconds / 60)
+    return f"{whole} min" if whole < 90 else f"{whole // 60} h {whole % 60} min"

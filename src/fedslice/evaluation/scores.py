@@ -101,9 +101,11 @@ class Evaluator:
 
     def __call__(self, params: Params) -> Scores:
         """Score ``params``, whose tables hold the rows :meth:`ids`."""
-        return tally(
-            self.model, [self.numbers(params)], self.population.owners, len(self.population)
-        )
+        return self.tallied(self.numbers(params))
+
+    def tallied(self, numbers: Mapping[str, Any]) -> Scores:
+        """The figures of what :meth:`numbers` gave."""
+        return tally(self.model, [numbers], self.population.owners, len(self.population))
 
     def numbers(self, params: Params) -> dict[str, np.ndarray]:
         """``model.measure`` of every example: of each figure a pair, [2, examples]."""

@@ -225,7 +225,7 @@ def _by_budget(known: Study) -> Table:
         (row, column + 1)
         for row, column in _columns(values, [known.judge.more] * len(known.budgets))
     )
-    title = f"{draw.words(known.judge.figure).capitalize()} by budget"
+    title = f"{draw.words(known.judge.figure, first=True)} by budget"
     note = "For each budget the best cell is chosen anew."
     return Table("budgets", title, head, rows, note, 1, best)
 
@@ -332,7 +332,7 @@ def _clients(known: Study) -> Section:
                 keys = ("mean", "worst", "p10", "median", "p90")
                 rows.append([name, *(f"{sum(e[k] for e in each) / len(each):.4f}" for k in keys)])
         head = ["algorithm", "mean", "worst client", "10 %", "median", "90 %"]
-        title = f"{draw.words(figure).capitalize()} over clients"
+        title = f"{draw.words(figure, first=True)} over clients"
         tables.append(Table(f"clients-{figure}", title, head, rows, "Mean over seeds.", 1))
         picture = draw.by_client(known.final, figure)
         pictures += [picture] if picture else []

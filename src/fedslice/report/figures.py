@@ -42,6 +42,7 @@ def curves(chosen: Mapping[str, Chosen], figure: str, axis: str, name: str) -> P
                 xs = xs[:size]
             axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)
         axes.set(xlabel=label, ylabel=words(figure))
+        axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.6g}")
         axes.legend(loc="best")
 
     band = (
@@ -53,7 +54,7 @@ def curves(chosen: Mapping[str, Chosen], figure: str, axis: str, name: str) -> P
     )
     return Picture(
         name,
-        f"{words(figure).capitalize()} by {axis}",
+        f"{words(figure, first=True)} by {axis}",
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''} of each algorithm's best cell. {band}",
         draw,
     )
@@ -227,7 +228,7 @@ def by_client(chosen: Mapping[str, Chosen], figure: str) -> Picture | None:
 
     return Picture(
         f"clients-{figure}",
-        f"{words(figure).capitalize()}, client by client",
+        f"{words(figure, first=True)}, client by client",
         "Quantiles over the clients of the test set, mean over seeds.",
         draw,
     )
@@ -295,11 +296,12 @@ def _look(number: int) -> dict[str, str]:
     return {"color": COLOURS[number % 8], "linestyle": DASHES[number // 8 % 4]}
 
 
-def words(name: str) -> str:
-    """A setting or figure as a person says it.
+def words(name: str, first: bool = False) -> str:
+    """A setting or figure as a person says it; ``first`` in a sentence.
 
-    >>> words("validation_loss"), words("auc")
-    ('validation loss', 'AUC')
+    >>> words("validation_loss", first=True), words("auc", first=True)
+    ('Validation loss', 'AUC')
     """
     words = name.replace("_", " ")
-    return re.sub(r"\b(auc|rmse|ndcg)\b", lambda found: found[0].upper(), words)
+    words = words[:1].upper() + words[1:] if first else words
+    return re.sub(r"(?i)\b(auc|rmse|ndcg)\b", lambda found: found[0].upper(), words)

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
+LONG = 12  # rows from which a table is folded on a page
 # what LaTeX would read as its own; a cell is text
 ESCAPES = str.maketrans(
     {
@@ -75,12 +76,16 @@ class Table(NamedTuple):
         )
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
-        return (
-            f'<figure class="table" id="{html.escape(self.name)}"><figcaption>'
-            f"{html.escape(self.title)}</figcaption>"
+        shown = (
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
-            f"<tbody>{body}</tbody></table></div>{note}</figure>"
+            f"<tbody>{body}</tbody></table></div>"
         )
+        title = f"<figcaption>{html.escape(self.title)}</figcaption>"
+        if len(self.rows) > LONG:
+            title = ""
+            summary = f"{html.escape(self.title)}, {len(self.rows)} rows"
+            shown = f"<details><summary>{summary}</summary>{shown}</details>"
+        return f'<figure class="table" id="{html.escape(self.name)}">{title}{shown}{note}</figure>'
 
     def _cell(self, kind: str, text: str, place: int, best: bool = False) -> str:
         marks = [*(["word"] if place < self.words else []), *(["best"] if best else [])]

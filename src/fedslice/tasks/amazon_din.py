@@ -175,6 +175,7 @@ def _task(data: Examples, source: str, first: int = 0) -> Task:
         PUBLISHED,
         source,
         algorithms=ALONE,
+        in_order=True,
         observed=OBSERVED,
     )
 

@@ -1,10 +1,13 @@
 """A task: data, model, published settings and published results of one workload."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from fedslice.data.population import Population
+from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Adaptation
 
@@ -38,7 +41,8 @@ class Task:
     ``measured`` is how many test (and training) examples are looked at while it trains, where more
     would take too long. ``judged`` is how many of the test clients, drawn anew each time, are
     judged where clients adapt (None: all). ``published`` results stand beside those ``observed``
-    with fedslice on the real data."""
+    with fedslice on the real data. ``validation`` is what settings are chosen on, where they are
+    (:meth:`validated`)."""
 
     name: str
     model: Model
@@ -58,6 +62,38 @@ class Task:
     judged: int | None = None
     # test figures of what needs no training
     baseline: Mapping[str, float] = field(default_factory=dict)
+    validation: Population | None = None
+    in_order: bool = (
+        False  # a client's examples are in the order of time, those of its test set later
+    )
+
+    def validated(self, share: float = 0.1, seed: int = 0) -> "Task":
+        """The same with a ``share`` of its training data held out to choose settings on, in the way
+        that its test set was: whole clients where that has others than the training data, each
+        client's latest examples where time is known, else any examples.
+
+        >>> from fedslice.tasks import quadratic
+        >>> task = quadratic.random_quadratic(clients=20).task.validated(0.2)
+        >>> task.train.examples, task.validation.examples
+        (16, 4)
+        """
+        strangers = not np.isin(self.test.clients, self.train.clients).any()
+        people = self.train
+        if strangers:
+            train, held = people.split(clients=share, seed=seed)
+        elif "time" in people.columns:
+            train, held = people.split(time="time", examples=share)
+        elif self.in_order:
+            place = np.arange(people.examples) - people.offsets[people.owners]
+            late = place >= (people.counts - np.floor(share * people.counts))[people.owners]
+            train, held = people.select(~late), people.select(late)
+        else:
+            train, held = people.split(examples=share, seed=seed)
+        if not held.examples:
+            raise InputError(
+                f"a validation set of {share:g} of the training data has no example: hold out more"
+            )
+        return replace(self, train=train, validation=held)
 
 
 @dataclass(frozen=True, eq=False)

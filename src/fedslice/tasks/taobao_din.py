@@ -133,6 +133,7 @@ def _task(
         source,
         MEASURED,
         algorithms=ALONE,
+        in_order=True,
     )
 
 

@@ -1,0 +1,196 @@
+"""A study: every cell of a grid with every seed, the choice on validation, the report.
+
+Each cell is a run folder below ``cells/``.  A cell that has ended is never run again, and one that
+was interrupted goes on from its checkpoint, so a study that was stopped, killed or given more
+algorithms, values or seeds is started with the same command.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from fedslice.cli import grid
+from fedslice.cli.experiment import Experiment
+from fedslice.cli.folder import Line
+from fedslice.cli.scorer import Scorer
+from fedslice.cli.stopping import Stopping
+from fedslice.cli.text import minutes
+from fedslice.errors import DivergedError
+from fedslice.report.content import study as chosen_of
+from fedslice.report.records import Record, read
+from fedslice.report.selection import Judge, edges
+from fedslice.tasks.base import Task
+
+GROWS = 4  # times that --extend adds values
+About: TypeAlias = Callable[
+    [grid.Cell, int], Line
+]  # what the folder of a cell tells of its command
+
+
+class Plan(NamedTuple):
+    """What a study is asked to do."""
+
+    task: Task
+    algorithms: Sequence[str]
+    seeds: Sequence[int]
+    changes: Sequence[str]
+    axes: Sequence[grid.Axis]
+    rounds: int
+    eval_every: int
+    out: Path
+    extend: bool = False
+    figure: str | None = None
+
+
+@dataclass
+class Progress:
+    """What is running, what was best so far, how long the rest will take; ``tell`` gets a line for
+    every cell that ends."""
+
+    tell: Callable[[str], None]
+    total: int = 0
+    done: int = 0
+    spent: float = 0.0  # seconds of cells that were run here
+    ran: int = 0
+    jobs: int = 1
+    best: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def ended(self, name: str, cell: str, words: str, judged: tuple[Judge, float] | None) -> None:
+        """One more cell has ended."""
+        self.done += 1
+        if judged is not None:
+            judge, value = judged
+            before = self.best.get(name, (math.nan, ""))
+            if judge.better(value, before[0]):
+                self.best[name] = (value, cell)
+        best = self.best.get(name)
+        so_far = f"; best so far {best[0]:.4f} ({best[1]})" if best else ""
+        self.tell(f"[{self.done}/{self.total}{self._left()}] {name} {cell}: {words}{so_far}")
+
+    def _left(self) -> str:
+        if not self.ran or self.done == self.total:
+            return ""
+        seconds = self.spent / self.ran * (self.total - self.done) / self.jobs
+        return f", {minutes(seconds)} left"
+
+
+def run(
+    plan: Plan, stop: Stopping, tell: Callable[[str], None], jobs: int, about: About
+) -> list[Record]:
+    """Run what has not run yet; the records of all cells.  ``about(cell, seed)`` is what a run
+    folder tells of its command."""
+    axes = list(plan.axes)
+    scorer = Scorer(plan.task)
+    progress = Progress(tell, jobs=jobs)
+    records: dict[Path, Record] = {}
+    for again in range(GROWS + 1):
+        cells = grid.cells(plan.task, plan.algorithms, plan.changes, axes)
+        todo = [
+            (cell, seed, folder)
+            for cell in cells
+            for seed in plan.seeds
+            if (folder := place(plan.out, cell, seed)) not in records
+        ]
+        progress.total += len(todo)
+        _run_all(plan, todo, scorer, stop, progress, about)
+        records |= {folder: read(folder) for _, _, folder in todo}
+        if not plan.extend or again == GROWS:
+            break
+        known = chosen_of(list(records.values()), plan.figure)
+        grown = grid.beyond(axes, edges(known.cells, known.final))
+        if grown == axes:
+            break
+        tell(f"the best values lie at the grid's edge: trying {_news(axes, grown)}, too")
+        axes = grown
+    return list(records.values())
+
+
+def place(out: Path, cell: grid.Cell, seed: int) -> Path:
+    """The folder of a cell with one seed."""
+    return out / "cells" / cell.algorithm / f"{cell.name}-seed{seed}"
+
+
+def _news(before: Sequence[grid.Axis], after: Sequence[grid.Axis]) -> str:
+    added = [
+        f"{new.setting} {', '.join(new.values[len(old.values) :])}"
+        for old, new in zip(before, after, strict=True)
+        if new != old
+    ]
+    return "; ".join(added)
+
+
+def _run_all(
+    plan: Plan,
+    todo: Sequence[tuple[grid.Cell, int, Path]],
+    scorer: Scorer,
+    stop: Stopping,
+    progress: Progress,
+    about: About,
+) -> None:
+    """Cells side by side; a signal lets those that run save first."""
+
+    def one(cell: grid.Cell, seed: int, folder: Path) -> tuple[str, float, Record]:
+        begun = time.perf_counter()
+        stop.check()
+        experiment = Experiment(
+            plan.task,
+            cell.algorithm,
+            cell.settings,
+            plan.rounds,
+            seed,
+            plan.eval_every,
+            folder,
+            scorer,
+            stop=stop,
+            about=about(cell, seed),
+        )
+        if experiment.ended():
+            return "ended before", 0.0, read(folder)
+        try:
+            experiment.execute()
+            words = ""
+        except DivergedError:
+            words = "diverged"
+        return words, time.perf_counter() - begun, read(folder)
+
+    with stop.patient(), ThreadPoolExecutor(progress.jobs) as pool:
+        waiting = {pool.submit(one, *each): each for each in todo}
+        try:
+            for future in as_completed(waiting):
+                cell, seed, _ = waiting[future]
+                words, seconds, record = future.result()
+                progress.spent += seconds
+                progress.ran += seconds > 0
+                _tell(progress, plan, cell, seed, words, record)
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise
+
+
+def _tell(
+    progress: Progress, plan: Plan, cell: grid.Cell, seed: int, words: str, record: Record
+) -> None:
+    name = f"{cell.name} seed {seed}"
+    if record.diverged or not record.lines:
+        progress.ended(cell.algorithm, name, words or "diverged", None)
+        return
+    last = record.lines[-1]
+    figure = plan.figure or ("validation_loss" if "validation_loss" in last else "train_loss")
+    value = float(last.get(figure, math.nan))
+    more = figure.removeprefix("validation_") in record.evaluation.get("more", ())
+    text = f"{figure.replace('_', ' ')} {value:.4f}"
+    progress.ended(
+        cell.algorithm, name, f"{text}, {words}" if words else text, (Judge(figure, more), value)
+    )
+
+
+def cores() -> int:
+    """How many cells to run side by side, unless the user says."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, found or 1)
