@@ -21,9 +21,9 @@ from fedslice.cli.scorer import Scorer
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.text import minutes
 from fedslice.errors import DivergedError
-from fedslice.report.content import study as chosen_of
 from fedslice.report.records import Record, read
 from fedslice.report.selection import Judge, edges
+from fedslice.report.study import study as chosen_of
 from fedslice.tasks.base import Task
 
 GROWS = 4  # times that --extend adds values

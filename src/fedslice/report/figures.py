@@ -1,6 +1,5 @@
 """What a report shows: curves on several axes, grids, figures by heat and by client."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from fedslice.report.picture import COLOURS, DASHES, HEIGHT, Picture
 from fedslice.report.records import Cell, Line
 from fedslice.report.selection import Chosen, Judge, over_seeds
+from fedslice.report.words import words
 
 # -- curves ----------------------------------------------------------------------------------------
 
@@ -294,14 +294,3 @@ def bars(
 def _look(number: int) -> dict[str, str]:
     """Lines that can be told apart, also without colours from the ninth on."""
     return {"color": COLOURS[number % 8], "linestyle": DASHES[number // 8 % 4]}
-
-
-def words(name: str, first: bool = False) -> str:
-    """A setting or figure as a person says it; ``first`` in a sentence.
-
-    >>> words("validation_loss", first=True), words("auc", first=True)
-    ('Validation loss', 'AUC')
-    """
-    words = name.replace("_", " ")
-    words = words[:1].upper() + words[1:] if first else words
-    return re.sub(r"(?i)\b(auc|rmse|ndcg)\b", lambda found: found[0].upper(), words)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fedslice.errors import InputError
 from fedslice.files.writing import atomic_write, writing
-from fedslice.report.content import Report, Section
+from fedslice.report.content import Report
 from fedslice.report.picture import KINDS, Picture
+from fedslice.report.sections import Section
 
 TEXTS = ("txt", "csv", "tex")
 
