@@ -1,0 +1,140 @@
+"""What is chosen among cells, against choices worked out by hand."""
+
+import math
+
+import pytest
+from report.folders import write
+
+from fedslice.errors import InputError, MissingDataError
+from fedslice.report.findings import findings, warnings
+from fedslice.report.records import cells, find, read
+from fedslice.report.selection import Judge, budgets, edges, over_seeds, rounds_to, winner
+from fedslice.report.study import study
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Early on rate 1 is better for fedavg, in the end rate 0.1; fedsubavg overtakes it."""
+    for seed, shift in ((0, -0.01), (1, 0.01)):
+        for algorithm, rate, losses in (
+            ("fedavg", 0.1, [0.9, 0.8, 0.7, 0.6, 0.5]),
+            ("fedavg", 1.0, [0.9, 0.6, 0.59, 0.58, 0.57]),
+            ("fedsubavg", 0.1, [0.9, 0.7, 0.65, 0.45, 0.4]),
+            ("fedsubavg", 1.0, [0.9, 0.95, 0.95, 0.95, 0.95]),
+        ):
+            write(tmp_path, algorithm, seed, [loss + shift for loss in losses], client_rate=rate)
+    return tmp_path
+
+
+def test_for_every_budget_the_cell_with_the_best_mean_validation_is_chosen(folder):
+    known = study(find([folder]))
+    assert known.budgets == [10, 20, 40]
+    chosen = {
+        budget: {name: one.best.varied["client_rate"] for name, one in each.items()}
+        for budget, each in known.chosen.items()
+    }
+    assert chosen == {
+        10: {"fedavg": 1.0, "fedsubavg": 0.1},
+        20: {"fedavg": 1.0, "fedsubavg": 0.1},
+        40: {"fedavg": 0.1, "fedsubavg": 0.1},
+    }
+    assert known.final["fedavg"].second.varied == {"client_rate": 1.0}
+    assert [winner(known.chosen[b], known.judge) for b in (10, 20, 40)] == [
+        "fedavg",
+        "fedavg",
+        "fedsubavg",
+    ]
+
+
+def test_figures_are_means_and_deviations_over_seeds(folder):
+    known = study(find([folder]))
+    mean, spread = over_seeds(known.final["fedavg"].best, "validation_loss", 40)
+    assert mean == pytest.approx(0.5)
+    assert spread == pytest.approx(math.sqrt(2) * 0.01)  # of 0.49 and 0.51, by n - 1
+    assert over_seeds(known.final["fedavg"].best, "test_loss", 40)[0] == pytest.approx(1.0)
+
+
+def test_a_change_of_winner_and_the_edge_of_the_grid_are_said(folder):
+    known = study(find([folder]))
+    told = " ".join(findings(known))
+    assert "The winner changes with the budget: fedavg at 10, fedavg at 20, fedsubavg at 40" in told
+    found = edges(known.cells, known.final)
+    assert [(edge.algorithm, edge.value, edge.lowest) for edge in found] == [
+        ("fedavg", 0.1, True),
+        ("fedsubavg", 0.1, True),
+    ]
+    assert sum("--extend" in line for line in warnings(known)) == 2
+
+
+def test_an_optimum_inside_the_grid_is_no_edge(tmp_path):
+    for rate, loss in ((0.1, 0.6), (1.0, 0.5), (10.0, 0.7)):
+        write(tmp_path, "fedavg", 0, [0.9, loss], client_rate=rate)
+    known = study(find([tmp_path]))
+    assert edges(known.cells, known.final) == []
+    assert "One seed: differences of this size may be chance." in warnings(known)
+
+
+def test_a_cell_of_which_a_run_diverged_is_not_chosen(tmp_path):
+    write(tmp_path, "fedavg", 0, [0.9, 0.1, 0.1, 0.1, 0.1], client_rate=1.0)
+    write(tmp_path, "fedavg", 1, [0.9, 0.1], diverged="to infinity", client_rate=1.0)
+    for seed in (0, 1):
+        write(tmp_path, "fedavg", seed, [0.9, 0.8, 0.7, 0.6, 0.5], client_rate=0.1)
+    known = study(find([tmp_path]))
+    assert known.final["fedavg"].best.varied == {"client_rate": 0.1}
+    # within its life it counts
+    assert known.chosen[10]["fedavg"].best.varied == {"client_rate": 1.0}
+    assert "1 of 4 runs diverged and are left out." in warnings(known)
+
+
+def test_a_figure_that_rises_is_chosen_at_its_largest(folder):
+    known = study(find([folder]), "validation_auc")
+    assert known.judge == Judge("validation_auc", True)
+    assert known.chosen[10]["fedavg"].best.varied == {"client_rate": 1.0}
+    with pytest.raises(InputError, match="no run has the figure 'speed'"):
+        study(find([folder]), "speed")
+
+
+def test_nothing_is_chosen_on_the_test_set(tmp_path):
+    """Without validation the training loss decides, and that is said."""
+    good, bad = [0.9, 0.5], [0.9, 0.6]
+    for rate, validation, test in ((0.1, good, bad), (1.0, bad, good)):
+        folder = write(tmp_path, "fedavg", 0, validation, test, client_rate=rate)
+        file = folder / "metrics.jsonl"
+        file.write_text(file.read_text().replace("validation_", "unused_"))
+    known = study(find([tmp_path]))
+    assert known.judge.figure == "train_loss"
+    assert known.final["fedavg"].best.varied == {"client_rate": 0.1}
+    assert any("there is no validation set" in line for line in warnings(known))
+
+
+def test_rounds_to_a_target(folder):
+    run = next(r for r in find([folder]) if r.algorithm == "fedavg" and r.seed == 0)
+    assert rounds_to(run, "validation_loss", 0.69, below=True) == 20
+    assert rounds_to(run, "auc", 0.49, below=False) == 40
+    assert rounds_to(run, "auc", 0.99, below=False) is None
+
+
+def test_cells_are_runs_that_differ_by_seed_alone(folder):
+    found = cells(find([folder]))
+    assert [len(cell.runs) for cell in found] == [2, 2, 2, 2]
+    assert found[0].name == "fedavg client_rate 0.1"
+
+
+def test_unfit_folders_are_named(tmp_path):
+    with pytest.raises(MissingDataError, match="there is no folder"):
+        find([tmp_path / "none"])
+    with pytest.raises(InputError, match="holds no run"):
+        find([tmp_path])
+    folder = write(tmp_path / "a", "fedavg", 0, [0.9, 0.8])
+    write(tmp_path / "b", "fedavg", 0, [0.9, 0.8], task="other")
+    with pytest.raises(InputError, match="one task on the same data"):
+        study(find([tmp_path]))
+    (folder / "metrics.jsonl").write_text('{"round": 0}\n{"rou')
+    with pytest.raises(InputError, match="line 2 is damaged"):
+        read(folder)
+    (folder / "metrics.jsonl").write_text('{"round": 0, "train_loss": null}\n')
+    with pytest.raises(InputError, match="have no figures yet"):
+        budgets([read(folder)])
+    (folder / "settings.json").write_text("{}")
+    with pytest.raises(InputError, match="has no algorithm"):
+        read(folder)
