@@ -36,7 +36,10 @@ from fedslice.simulation.run import Run
 
 RUN = ["run", "example1", "--set", "cohort=10", "--set", "client_rate=0.02", "--json"]
 NAMES = [
+    "about.json",
     "checkpoint.safetensors",
+    "done.json",
+    "evaluation.json",
     "metrics.jsonl",
     "model.safetensors",
     "names.json",
@@ -180,14 +183,15 @@ def test_a_second_interrupt_ends_at_once(
     signalled(monkeypatch, signal.SIGINT, 2, times=2)
     assert train(tmp_path / "r", 8) == 130
     assert "stopped at once" in capsys.readouterr().err
-    assert visible(tmp_path / "r") == ["checkpoint.safetensors", "metrics.jsonl", "settings.json"]
+    left = ["about.json", "checkpoint.safetensors", "metrics.jsonl", "settings.json"]
+    assert visible(tmp_path / "r") == left
     assert rounds_in((tmp_path / "r" / "metrics.jsonl").read_text()) == [0]
 
 
 def test_a_signal_before_training_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "_task", lambda options: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(commands, "task_of", lambda options: os.kill(os.getpid(), signal.SIGTERM))
     assert main(RUN) == 143
     assert "no round was under way" in capsys.readouterr().err
 
@@ -421,7 +425,9 @@ def test_one_process_at_a_time(
 
 def test_runs_started_together_get_folders_of_their_own(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        folders = list(pool.map(lambda _: commands._free(tmp_path / "runs", "task"), range(40)))
+        folders = list(
+            pool.map(lambda _: commands.free_folder(tmp_path / "runs", "task"), range(40))
+        )
     assert sorted(folders) == sorted(
         tmp_path / "runs" / f"task-{number}" for number in range(1, 41)
     )

@@ -138,5 +138,7 @@ def test_wrong_shares_and_foreign_heat_are_refused():
     with pytest.raises(InputError, match="ascending numbers between 0 and 1"):
         heat_groups(MODEL, TEST, HEAT, shares=(0.5, 0.5))
     nobody = fs.Population.from_arrays([0], item=[39], tags=[[29, -1, -1]], label=[1.0])
-    with pytest.raises(InputError, match="the heat is of other data"):
-        heat_groups(MODEL, nobody, HEAT)
+    assert heat_groups(MODEL, nobody, HEAT).names == ("unseen",)
+    task = fs.tasks.quadratic.example1(clients=4)
+    with pytest.raises(InputError, match="the heat is of tables"):
+        heat_groups(MODEL, TEST, task.train.heat(task.model))

@@ -124,9 +124,11 @@ class Folder:
             atomic_write(file, json.dumps(self.about, indent=2).encode())
 
     def write(self, name: str, about: Line) -> None:
-        """A file of its own, as JSON, all of it or nothing."""
-        text = json.dumps(_finite(about), indent=2, allow_nan=False)
-        atomic_write(self.path / name, text.encode())
+        """A file of its own, as JSON, all of it or nothing; one that is so already stays."""
+        text = json.dumps(_finite(about), indent=2, allow_nan=False).encode()
+        file = self.path / name
+        if not file.exists() or file.read_bytes() != text:
+            atomic_write(file, text)
 
     def resume(self, run: Run, rounds: int) -> list[Line]:
         """Bring ``run`` to the checkpoint, if there is one, and the log to the same round; returns

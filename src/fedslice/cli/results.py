@@ -75,14 +75,17 @@ def study(options: argparse.Namespace) -> None:
     records = tuning.run(
         plan, options.stop, say, jobs, lambda cell, seed: _command(options, cell, seed)
     )
-    _write(records, options.select, out / "report.html", out / "figures", ["png", "svg", "pdf"])
+    _write(records, options.select, out / "report.html", options.files, _kinds(options))
 
 
 def report(options: argparse.Namespace) -> None:
     """One page about finished runs."""
     records = find(options.runs)
-    kinds = [kind.strip() for kind in options.formats.split(",") if kind.strip()]
-    _write(records, options.select, options.out, options.files, kinds)
+    _write(records, options.select, options.out, options.files, _kinds(options))
+
+
+def _kinds(options: argparse.Namespace) -> list[str]:
+    return [kind.strip() for kind in options.formats.split(",") if kind.strip()]
 
 
 def _write(
@@ -221,6 +224,7 @@ def add_to(sub: Any, task_arguments: Any, training_arguments: Any) -> None:
         "--jobs", type=int, default=0, help="cells side by side (default: one a core)"
     )
     training_arguments(trial)
+    _files(trial)
     trial.set_defaults(act=study, validation=SHARE)
     trial.set_defaults(usual={key: trial.get_default(key) for key in KEYS} | {"algorithms": []})
 
@@ -229,13 +233,20 @@ def add_to(sub: Any, task_arguments: Any, training_arguments: Any) -> None:
     show.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), help="(default: report.html)"
     )
-    show.add_argument(
-        "--files", type=Path, metavar="DIR", help="also every table and picture as files"
-    )
-    show.add_argument(
-        "--formats", default="png,svg,pdf", help="of those pictures (default: png,svg,pdf)"
-    )
+    _files(show)
     show.add_argument(
         "--select", metavar="FIGURE", help="what cells are chosen by (default: validation_loss)"
     )
     show.set_defaults(act=report)
+
+
+def _files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--files",
+        type=Path,
+        metavar="DIR",
+        help="also every table (text, CSV, LaTeX) and every picture, as files for a paper",
+    )
+    parser.add_argument(
+        "--formats", default="png,svg,pdf", help="of those pictures (default: png,svg,pdf)"
+    )

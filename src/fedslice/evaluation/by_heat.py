@@ -86,13 +86,10 @@ def heat_groups(
         raise InputError(f"shares={shares!r}: give ascending numbers between 0 and 1")
     cold = coldest(model, population, heat)
     seen = cold > 0
-    if not seen.any():
-        raise InputError(
-            "no training client holds a row of these examples: the heat is of other data"
-        )
     ordered = np.sort(cold[seen])
     # a group ends with the last example of the heat at which its share is full
-    ends = [ordered[max(0, int(np.ceil(share * len(ordered))) - 1)] for share in shares]
+    places = [max(0, int(np.ceil(share * len(ordered))) - 1) for share in shares]
+    ends = ordered[places] if len(ordered) else np.zeros(0)
     group = np.where(seen, 1 + np.searchsorted(ends, cold, side="left"), 0)
     labels = np.array([UNSEEN, *_names(len(shares) + 1)])
     kept, of = np.unique(group, return_inverse=True)

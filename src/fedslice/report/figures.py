@@ -125,8 +125,8 @@ def _surface(keys: Any, values: Any, best: np.ndarray, judge: Judge) -> Callable
         order = np.full(shown.shape, np.nan)
         flat = np.flatnonzero(np.isfinite(shown))
         order.flat[flat] = np.argsort(np.argsort(shown.flat[flat])) / max(1, len(flat) - 1)
-        ends = [np.arange(size + 1) - 0.5 for size in order.shape]
-        axes.pcolormesh(*ends, order.T, cmap="viridis", vmin=0, vmax=1)
+        across, up = (np.arange(len(each) + 1) - 0.5 for each in values)
+        axes.pcolormesh(across, up, order.T, cmap="viridis", vmin=0, vmax=1)
         axes.grid(visible=False)
         for (row, column), value in np.ndenumerate(best):
             if np.isfinite(value):
