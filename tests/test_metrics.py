@@ -1,5 +1,6 @@
 """Figures against their definitions, counted pair by pair."""
 
+import itertools
 import sys
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 import fedslice as fs
 from fedslice import metrics
+from fedslice.errors import InputError
 from fedslice.evaluation.scores import Evaluator
 
 
@@ -121,3 +123,73 @@ def test_noise_is_new_in_each_step_and_absent_from_evaluation() -> None:
     )
     again.train(1, progress=False)
     assert float(again.params()["w"]) == pytest.approx(moves[0][0])
+
+
+def in_all_orders(score: np.ndarray, label: np.ndarray, at: int) -> tuple[float, float]:
+    """NDCG and hit rate at k of one client, the mean over all orders that its scores allow."""
+    places = range(len(score))
+    orders = [
+        order
+        for order in itertools.permutations(places)
+        if all(score[one] >= score[two] for one, two in itertools.pairwise(order))
+    ]
+    gain = 1 / np.log2(2 + np.arange(at))
+    best = gain[: int(min(label.sum(), at))].sum()
+    found = [label[list(order)[:at]] for order in orders]
+    ndcg = np.mean([np.sum(gain[: len(top)] * top) / best for top in found])
+    return float(ndcg), float(np.mean([top.any() for top in found]))
+
+
+@pytest.mark.parametrize("at", [1, 2, 4, 9])
+def test_rankings_are_means_over_all_orders_of_ties(at: int) -> None:
+    rng = np.random.default_rng(at)
+    sizes = [1, 5, 6, 4, 6]
+    owners = np.repeat(np.arange(5), sizes)
+    score, label = rng.integers(3, size=22) / 4, rng.integers(2, size=22).astype(float)
+    label[owners == 3] = 0  # a client without a positive
+    label[0] = 1
+    order = rng.permutation(22)
+    kinds = metrics.ndcg(lambda p, b: b, at=at), metrics.hit_rate(lambda p, b: b, at=at)
+    found = [kind.grouped(score[order], label[order], owners[order], 5) for kind in kinds]
+    for client in range(5):
+        mine = owners == client
+        if not label[mine].any():
+            assert all(np.isnan(each[client]) for each in found)
+            continue
+        expected = in_all_orders(score[mine], label[mine], at)
+        np.testing.assert_allclose([each[client] for each in found], expected, rtol=1e-12)
+
+
+def test_calibration_is_the_mean_gap_of_bins() -> None:
+    rng = np.random.default_rng(0)
+    chance, owners = rng.random(500), rng.integers(3, size=500)
+    label = (rng.random(500) < chance**2).astype(float)
+    chance[0] = 1.0  # the end of the last bin
+    metric = metrics.calibration(lambda p, b: b, bins=5)
+    found = metric.grouped(chance, label, owners, 4)
+    for client in range(3):
+        mine = owners == client
+        total = 0.0
+        for low in range(5):
+            last = low == 4
+            inside = mine & (chance >= low / 5) & ((chance < (low + 1) / 5) | last)
+            total += abs(chance[inside].sum() - label[inside].sum())
+        assert found[client] == pytest.approx(total / mine.sum())
+    assert np.isnan(found[3])
+    assert metric.figure(np.array([0.3] * 10), np.array([1.0] * 3 + [0.0] * 7)) == pytest.approx(0)
+
+
+def test_what_ranks_clients_examples_is_averaged_over_clients() -> None:
+    data = fs.Population.from_arrays(
+        [0, 0, 1, 1, 2], x=np.array([0.1, 0.9, 0.9, 0.1, 0.5]), label=np.array([0.0, 1, 0, 1, 0])
+    )
+    ranked = fs.Model(
+        lambda key: {"bias": jnp.zeros(())},
+        lambda p, b: b["x"] + p["bias"],
+        metrics={"hit_rate": metrics.hit_rate(lambda p, b: b["x"], at=1)},
+    )
+    scores = Evaluator(ranked, data)({"bias": jnp.zeros(())})
+    assert scores.pooled["hit_rate"] == 0.5  # one of two clients; the third has no positive
+    assert scores.spread("hit_rate")["worst"] == 0.0
+    with pytest.raises(InputError, match="1 or more"):
+        metrics.ndcg(lambda p, b: b["x"], at=0)

@@ -41,8 +41,13 @@ class HeatGroups(NamedTuple):
 
     def scores(self, model: Model, numbers: dict[str, np.ndarray]) -> Scores:
         """The figures of each group, in the place of clients, from the numbers of every example
-        (:meth:`fedslice.Evaluator.numbers`)."""
-        return tally(model, [numbers], self.of, len(self.names))
+        (:meth:`fedslice.Evaluator.numbers`); none of those that rank a client's own examples."""
+        found = tally(model, [numbers], self.of, len(self.names))
+        kept = [name for name, metric in model.figures.items() if not metric.by_client]
+        return found._replace(
+            pooled={name: found.pooled[name] for name in kept},
+            clients={name: found.clients[name] for name in kept},
+        )
 
 
 def coldest(model: Model, population: Population, heat: Heat) -> np.ndarray:

@@ -130,11 +130,17 @@ def tally(
     pooled, single = {}, {}
     for name, metric in model.figures.items():
         left, right = joined(parts, name)[:, : len(owners)]
-        pooled[name] = metric.figure(left, right)
         single[name] = metric.grouped(left, right, owners, clients)
+        pooled[name] = _mean(single[name]) if metric.by_client else metric.figure(left, right)
     return Scores(
         pooled, single, frozenset(name for name, metric in model.figures.items() if metric.more)
     )
+
+
+def _mean(values: np.ndarray) -> float:
+    """Over the clients that have the figure."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def evaluate(run: Run, population: Population) -> Scores:

@@ -25,7 +25,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from fedslice.metrics import auc
+from fedslice.metrics import auc, hit_rate, ndcg
 from fedslice.model import Model, RowInit, Table, lookup
 from fedslice.types import Array, Batch, Key, Params
 
@@ -89,7 +89,8 @@ def din(users: int, items: int, categories: int = 0, width: int = 18) -> Model:
         name: Table(rows, fields, (width,), _spread(rows, width))
         for name, (rows, fields) in tables.items()
     }
-    return Model(init, loss, made, metrics={"auc": auc(logit)}, ranges={"label": 2})
+    figures = {"auc": auc(logit), "ndcg@10": ndcg(logit), "hit_rate@10": hit_rate(logit)}
+    return Model(init, loss, made, metrics=figures, ranges={"label": 2})
 
 
 def attend(layers: list[Params], target: Array, history: Array, real: Array) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.files.guard import check_padded
-from fedslice.metrics import Metric, PerExample, auc
+from fedslice.metrics import Metric, PerExample, auc, calibration
 from fedslice.model import Model, Table, lookup
 from fedslice.tasks.base import Task
 from fedslice.types import Array, Batch, Params
@@ -49,6 +49,7 @@ def logistic(rows: int) -> Model:
         "auc": auc(logit),
         "accuracy": accuracy,
         "log_loss": loss,
+        "calibration": calibration(lambda params, batch: jax.nn.sigmoid(logit(params, batch))),
     }
     return Model(
         lambda key: {"bias": jnp.zeros(())},
@@ -66,12 +67,17 @@ def baseline(train: Population, test: Population) -> dict[str, float]:
     >>> label = [1.0, 1.0, 1.0, 0.0]
     >>> people = Population.from_arrays([0, 0, 1, 1], features=[[0]] * 4, label=label)
     >>> {name: round(value, 4) for name, value in baseline(people, people).items()}
-    {'auc': 0.5, 'accuracy': 0.75, 'log_loss': 0.5623}
+    {'auc': 0.5, 'accuracy': 0.75, 'log_loss': 0.5623, 'calibration': 0.0}
     """
     rate = np.clip(train.columns["label"].mean(dtype=np.float64), 1e-7, 1 - 1e-7)
     ones = float(test.columns["label"].mean(dtype=np.float64))
     loss = -ones * np.log(rate) - (1 - ones) * np.log(1 - rate)
-    return {"auc": 0.5, "accuracy": ones if rate > 0.5 else 1 - ones, "log_loss": float(loss)}
+    return {
+        "auc": 0.5,
+        "accuracy": ones if rate > 0.5 else 1 - ones,
+        "log_loss": float(loss),
+        "calibration": abs(float(rate) - ones),
+    }
 
 
 def one_space(
