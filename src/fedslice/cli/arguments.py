@@ -202,6 +202,16 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
             " clients, or each client's latest examples, or any (default: study 0.1, else none)"
         ),
     )
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=0,
+        metavar="P",
+        help=(
+            "stop after P evaluations without a better validation loss, and keep the best model in"
+            " best/ of the run folder (default: go on to the last round)"
+        ),
+    )
     parser.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
     parser.add_argument(
         "--eval-every",

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from fedslice.cli import export, report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
-from fedslice.cli.experiment import Experiment
+from fedslice.cli.experiment import BEST, Experiment
 from fedslice.cli.folder import as_json
 from fedslice.cli.reference import page
 from fedslice.cli.scorer import Scorer
@@ -160,6 +160,7 @@ def _experiment(
         tell=say,
         store=options.store,
         stop=options.stop,
+        patience=options.patience,
         **more,
     )
 
@@ -198,6 +199,8 @@ def compare(options: argparse.Namespace) -> int:
     seeds = seeds_of(options.seeds)
     drawn = _can_draw()
     task = task_of(options)
+    if options.validation:
+        task = task.validated(options.validation)
     settings, notes = settings_of_all(task, options.algorithms, options.set)
     for note in notes:
         say(note)
@@ -418,6 +421,9 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
     if target and done["rounds_to_target"] is None:
         reached = f"{target.metric} {target.value:g} not reached in {done['rounds']} rounds"
     pace = f"{speed:.2f} ms a round" if speed is not None else ""
+    if "best_round" in done:
+        best = f"best on validation in round {done['best_round']}: {Path(done['out']) / BEST}"
+        reached = "\n".join(filter(None, [done.get("stopped", ""), best, reached]))
     words = [reached, experiment.privacy, pace, f"run folder: {done['out']}"]
     return "\n".join(filter(None, words))
 

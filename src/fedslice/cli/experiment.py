@@ -9,6 +9,7 @@ evaluation.json          the test set by heat and by client, when it has ended
 done.json                how it ended: rounds, time, memory; or why it diverged
 checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
 model.safetensors        the trained model, with names.json for its rows
+best/                    the model of the round that was best on validation, with --patience
 """
 
 import json
@@ -24,6 +25,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+
+import numpy as np
 
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
@@ -43,6 +46,7 @@ LAP = (
     100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 )
 SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
+BEST = "best"
 TRAFFIC = ("examples", "bytes_down", "bytes_up")
 
 
@@ -64,12 +68,18 @@ class Experiment:
     store: str | Path = "ram"
     stop: Stopping = field(default_factory=Stopping)
     about: Line = field(default_factory=dict)
+    patience: int = 0  # evaluations without a better validation loss after which it stops; 0: none
     privacy: str = ""
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.eval_every < 1:
             raise InputError("--rounds and --eval-every must be at least 1")
+        if self.patience < 0 or (self.patience and self.task.validation is None):
+            raise InputError(
+                f"--patience {self.patience} waits for a better validation loss: give a whole"
+                " number, and hold out a validation set, --validation 0.1"
+            )
 
     def ended(self) -> bool:
         """Whether this very run has ended in its folder, after as many rounds or diverged; then its
@@ -82,7 +92,8 @@ class Experiment:
         mine = json.loads(json.dumps(self._identity(self.scorer or Scorer(self.task))))
         if any(known.get(key) != value for key, value in mine.items() if key not in FREE):
             return False
-        if done.get("diverged") is None and done.get("rounds") != self.rounds:
+        early = done.get("diverged") or done.get("stopped")
+        if not early and done.get("rounds") != self.rounds:
             return False
         self.lines = [parsed(line) for line in files[2].read_text().splitlines()]
         return True
@@ -140,10 +151,13 @@ class Experiment:
             self.stop.check()
             measured = self.lines[-1]["round"] if self.lines else 0
             if run.round > measured and run.round == self._goal(run.round - 1):
-                self._record(run, {"round": run.round, **scorer(run), **self._traffic(run)}, folder)
+                line = {"round": run.round, **scorer(run), **self._traffic(run)}
+                if self._best([*self.lines, line]) == run.round:
+                    self._keep(run, folder)
+                self._record(run, line, folder)
             if folder is not None and clock.due():
                 self._save(run, folder, clock)  # after the line of this round
-            if run.round == self.rounds:
+            if run.round == self.rounds or self._enough(run):
                 return
             with self.stop.patient():
                 self._lap(run, clock, advance)
@@ -160,6 +174,30 @@ class Experiment:
                 break
         run.wait()
         clock.lap(time.perf_counter() - begun, run.round - first)
+
+    def _best(self, lines: list[Line]) -> int | None:
+        """The first of the rounds with the least validation loss; None without patience."""
+        known = [each for each in lines if np.isfinite(each.get("validation_loss", math.nan))]
+        if not self.patience or not known:
+            return None
+        return int(min(known, key=lambda line: line["validation_loss"])["round"])
+
+    def _enough(self, run: Run) -> bool:
+        """Whether the last evaluations brought nothing better."""
+        best = self._best(self.lines)
+        later = [line for line in self.lines if best is not None and line["round"] > best]
+        return bool(self.patience) and len(later) >= self.patience
+
+    def _keep(self, run: Run, folder: Folder | None) -> None:
+        """The best model so far, before its line is written: what is killed in between is measured
+        again."""
+        if folder is not None:
+            with self.stop.patient():
+                self._export(run, folder.path / BEST)
+
+    def _export(self, run: Run, place: Path) -> None:
+        place.mkdir(exist_ok=True)
+        export.write_model(export.model_of(run)._replace(settings=self.settings.values), place)
 
     def _goal(self, done: int) -> int:
         """The round of the first evaluation after ``done`` rounds."""
@@ -226,14 +264,19 @@ class Experiment:
         target = self.task.target
         return next((line["round"] for line in self.lines if target and target.reached(line)), None)
 
+    def _stopped(self, run: Run) -> Line:
+        best = self._best(self.lines)
+        found: Line = {} if best is None else {"best_round": best}
+        if run.round < self.rounds:
+            found["stopped"] = f"no better validation loss in {self.patience} evaluations"
+        return found
+
     def _finish(self, run: Run, scorer: Scorer, folder: Folder | None, clock: "_Clock") -> Line:
         if folder is not None:
             self._save(run, folder, clock)
             with self.stop.patient():
                 folder.write(EVALUATION, scorer.details(run))
-                export.write_model(
-                    export.model_of(run)._replace(settings=self.settings.values), folder.path
-                )
+                self._export(run, folder.path)
         found = run.spent()
         self.privacy = "\n".join(filter(None, [str(found or ""), _deniable(run)]))
         scale = 1024 if sys.platform != "darwin" else 1024**2
@@ -245,6 +288,7 @@ class Experiment:
             "compile_s": clock.compile_s,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
             "out": str(self.out) if self.out else None,
+            **self._stopped(run),
             **({"privacy": found.as_dict()} if found else {}),
         }
         if folder is not None:

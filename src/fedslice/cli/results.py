@@ -62,6 +62,7 @@ def study(options: argparse.Namespace) -> None:
         out,
         options.extend,
         options.select,
+        options.patience,
     )
     cells = grid.cells(task, plan.algorithms, plan.changes, axes)
     for cell in cells:  # what cannot work is refused before anything is trained
@@ -116,6 +117,8 @@ def _command(options: argparse.Namespace, cell: grid.Cell, seed: int) -> Line:
         words += ["--option", option]
     if options.validation:
         words += ["--validation", f"{options.validation:g}"]
+    if options.patience:
+        words += ["--patience", str(options.patience)]
     words += ["--algorithm", cell.algorithm, "--seed", str(seed)]
     words += ["--rounds", str(options.rounds), "--eval-every", str(options.eval_every)]
     own = [text for text in options.set if ":" not in text.partition("=")[0]]

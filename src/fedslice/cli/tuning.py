@@ -45,6 +45,7 @@ class Plan(NamedTuple):
     out: Path
     extend: bool = False
     figure: str | None = None
+    patience: int = 0
 
 
 @dataclass
@@ -148,6 +149,7 @@ def _run_all(
             scorer,
             stop=stop,
             about=about(cell, seed),
+            patience=plan.patience,
         )
         if experiment.ended():
             return "ended before", 0.0, read(folder)
