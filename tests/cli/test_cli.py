@@ -449,7 +449,7 @@ def test_demo_draws_its_pictures(
     assert "mean |w| fedsubavg" in capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == {
         "curves.png",
-        "cold-rows.png",
+        "by-heat.png",
         "table.txt",
     }
 

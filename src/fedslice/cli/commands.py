@@ -28,6 +28,8 @@ from fedslice.compose import check_sampler
 from fedslice.data.loading import from_file
 from fedslice.errors import DivergedError, InputError
 from fedslice.files.writing import writing
+from fedslice.report import figures, records
+from fedslice.report.sections import heat_table
 from fedslice.simulation.progress import show
 from fedslice.tasks import logistic
 from fedslice.tasks.base import OBSERVED, Task, Workload
@@ -230,7 +232,9 @@ def compare(options: argparse.Namespace) -> int:
     for note in study.read_back(out, task, options.rounds, groups, here):
         say(note)
     if groups:
-        _show(groups, out, task, sys.stderr if options.json else sys.stdout, drawn)
+        stream = sys.stderr if options.json else sys.stdout
+        _show(groups, out, task, stream, drawn)
+        print(f"one page about all of it: fedslice report {out}", file=stream)
     return DivergedError.exit_code if failures else 0
 
 
@@ -251,6 +255,17 @@ def _show(groups: study.Groups, out: Path, task: Task, stream: TextIO, drawn: bo
             "ran with", {name: [words] for name, words in study.ran_with(groups).items()}
         )
     )
+    measured = {
+        name: [
+            found["by_heat"]
+            for run in runs
+            if run.out and (found := records.read(run.out).evaluation).get("by_heat")
+        ]
+        for name, runs in groups.items()
+    }
+    if any(measured.values()):
+        table = heat_table(measured)
+        parts.append(f"{table.title}\n{table.text()}")
     told = {name: runs[0].privacy.replace("\n", " ") for name, runs in groups.items()}
     if any(told.values()):
         words = {name: [text or "not private"] for name, text in told.items()}
@@ -283,7 +298,7 @@ def demo(options: argparse.Namespace) -> None:
         " the coldest\n"
     )
     groups: study.Groups = {}
-    models = {}
+    measured = {}
     scorer = Scorer(task)
     for name in ("fedavg", "fedsubavg"):
         settings, visible = settings_for(task, name, []), sys.stderr.isatty()
@@ -292,15 +307,14 @@ def demo(options: argparse.Namespace) -> None:
         )
         live = run.start()
         run.execute(live)
-        groups[name] = [run]
-        models[name] = export.model_of(live)
+        groups[name], measured[name] = [run], scorer.details(live)
     options.out.mkdir(parents=True, exist_ok=True)
     _show(groups, options.out, task, sys.stdout, drawn)
-    picture = options.out / "cold-rows.png" if drawn else None
-    print(
-        f"\n{report.learned_by_heat(models, 'weight', picture)}"
-        + (f"\n\npicture: {picture}" if picture else "")
-    )
+    table = heat_table({name: [each["by_heat"]] for name, each in measured.items()})
+    print(f"\nDo cold rows learn?\n{table.text()}")
+    picture = figures.by_heat({name: [each["by_heat_fine"]] for name, each in measured.items()})
+    if drawn and picture is not None:
+        print(f"\npicture: {picture.save(options.out, 'png')}")
 
 
 def heat(options: argparse.Namespace) -> None:

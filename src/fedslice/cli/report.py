@@ -11,8 +11,6 @@ from fedslice.errors import InputError
 from fedslice.files.writing import writing
 from fedslice.heat import Heat
 
-BINS = 8
-
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns lined up: the first to the left, numbers to the right.
@@ -155,50 +153,6 @@ def heat_picture(heat: Heat, file: Path, title: str) -> Path:
         title=title,
     )
     return _save(figure, file)
-
-
-def learned_by_heat(models: Mapping[str, Any], table: str, file: Path | None) -> str:
-    """Mean size of the trained weights in groups of rows of like heat, for each algorithm: do cold
-    rows learn?"""
-    heat = next(iter(models.values())).tables[table].heat
-    edges = np.unique(np.round(np.geomspace(1, heat.max() + 1, BINS + 1)))
-    group = np.digitize(heat, edges) - 1
-    counts = np.bincount(group, minlength=len(edges) - 1)
-    shown = np.flatnonzero(counts)
-    sizes = {
-        name: (
-            np.bincount(group, np.abs(model.tables[table].values), minlength=len(edges) - 1)[shown]
-            / counts[shown]
-        )
-        for name, model in models.items()
-    }
-    labels = [
-        (
-            f"{edges[i]:.0f}-{edges[i + 1] - 1:.0f}"
-            if edges[i + 1] - edges[i] > 1
-            else f"{edges[i]:.0f}"
-        )
-        for i in shown
-    ]
-    if file is not None:
-        figure, (axis,) = picture(file, 7, 4)
-        width = 0.8 / len(sizes)
-        for place, (name, values) in enumerate(sizes.items()):
-            axis.bar(np.arange(len(shown)) + place * width, values, width, label=name)
-        axis.set_xticks(np.arange(len(shown)) + 0.4 - width / 2, labels)
-        axis.set(
-            xlabel="clients that hold the row (heat)", ylabel="mean |weight| learned", yscale="log"
-        )
-        axis.set_title("Do cold rows learn?")
-        axis.legend()
-        _save(figure, file)
-    columns = [
-        labels,
-        [f"{count:,}" for count in counts[shown]],
-        *([f"{x:.4f}" for x in v] for v in sizes.values()),
-    ]
-    rows = list(zip(*columns, strict=True))
-    return text_table(["held by clients", "rows", *(f"mean |w| {name}" for name in sizes)], rows)
 
 
 def check_picture(file: Path) -> None:

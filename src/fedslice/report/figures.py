@@ -157,17 +157,12 @@ def _surface(keys: Any, values: Any, best: np.ndarray, judge: Judge) -> Callable
 # -- by heat, by client, by algorithm --------------------------------------------------------------
 
 
-def by_heat(chosen: Mapping[str, Chosen], figure: str = "loss") -> Picture | None:
-    """A held-out figure by the heat of the coldest row that an example reads."""
-    known = {
-        name: [
-            run.evaluation["by_heat_fine"]
-            for run in one.best.runs
-            if run.evaluation.get("by_heat_fine")
-        ]
-        for name, one in chosen.items()
-    }
-    known = {name: each for name, each in known.items() if each and figure in each[0]["figures"]}
+def by_heat(
+    measured: Mapping[str, Sequence[Mapping[str, Any]]], figure: str = "loss"
+) -> Picture | None:
+    """A held-out figure by the heat of the coldest row that an example reads, for the runs of each
+    algorithm; None where nothing was measured."""
+    known = {name: each for name, each in measured.items() if each and figure in each[0]["figures"]}
     if not known:
         return None
     first = next(iter(known.values()))[0]
@@ -177,26 +172,28 @@ def by_heat(chosen: Mapping[str, Chosen], figure: str = "loss") -> Picture | Non
     ]
 
     def draw(axes: Any) -> None:
+        xs = np.arange(len(labels))
         for number, (name, each) in enumerate(known.items()):
             values = np.array([one["figures"][figure] for one in each], float)
             look = _look(number)
-            xs = np.arange(len(labels))
             axes.plot(xs, values.mean(0), marker="o", markersize=4, label=name, **look)
             axes.fill_between(
                 xs, values.min(0), values.max(0), color=look["color"], alpha=0.18, linewidth=0
             )
-        axes.set_xticks(np.arange(len(labels)), labels, rotation=35, ha="right")
+        axes.set_xticks(xs, labels, rotation=35, ha="right")
         axes.set(
             xlabel="clients that hold the coldest row of an example",
             ylabel=f"test {words(figure)}",
         )
         axes.legend(loc="best")
 
+    seeds = max(map(len, known.values()))
     return Picture(
         "by-heat",
         f"Held-out {words(figure)} by heat",
         "Test examples in groups of about equal size, by the training clients that hold the"
-        " coldest row that an example reads. Mean over seeds; the band spans them.",
+        " coldest row that an example reads. "
+        + ("Mean over seeds; the band spans them." if seeds > 1 else "One seed."),
         draw,
         HEIGHT + 0.4,
     )

@@ -122,23 +122,35 @@ def tuning(known: Study) -> Section:
 
 def heat(known: Study) -> Section:
     """The test loss by the heat of what examples read."""
-    measured = [
-        (
-            name,
-            [run.evaluation["by_heat"] for run in one.best.runs if run.evaluation.get("by_heat")],
-        )
-        for name, one in known.final.items()
-    ]
-    measured = [(name, each) for name, each in measured if each]
-    if not measured:
+    thirds, tenths = (
+        {
+            name: [run.evaluation[kind] for run in one.best.runs if run.evaluation.get(kind)]
+            for name, one in known.final.items()
+        }
+        for kind in ("by_heat", "by_heat_fine")
+    )
+    if not any(thirds.values()):
         return Section("Cold and hot", "")
-    groups = measured[0][1][0]
+    picture = draw.by_heat(tenths)
+    data = next((r.evaluation["heat"] for r in known.records if r.evaluation.get("heat")), None)
+    pictures = [*([picture] if picture else []), *([draw.heat_histogram(data)] if data else [])]
+    text = (
+        "An average over all examples hides what heat correction is for: rows that few clients"
+        " hold."
+    )
+    return Section("Cold and hot", text, [heat_table(thirds)], pictures)
+
+
+def heat_table(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """The loss of cold, warm and hot examples, for the runs of each algorithm."""
+    known = {name: each for name, each in measured.items() if each}
+    groups = next(iter(known.values()))[0]
     labels = [
-        f"{name} ({low}–{high} clients)" if name != "unseen" else "unseen"
+        name if name == "unseen" else f"{name} ({low}–{high} clients)"
         for name, (low, high) in zip(groups["names"], groups["spans"], strict=True)
     ]
     rows, values = [], []
-    for name, each in measured:
+    for name, each in known.items():
         losses = [[one["figures"]["loss"][place] for one in each] for place in range(len(labels))]
         means = [sum(some) / len(some) for some in losses]
         rows.append([name, *(f"{mean:.4f}" for mean in means)])
@@ -148,15 +160,7 @@ def heat(known: Study) -> Section:
         "Mean test loss of the examples whose coldest row is held by so many training clients:"
         " thirds of the test set, and examples with a row that no training client holds."
     )
-    table = Table("by-heat", "Held-out loss by heat", ["algorithm", *labels], rows, note, 1, best)
-    picture = draw.by_heat(known.final)
-    heat = next((r.evaluation["heat"] for r in known.records if r.evaluation.get("heat")), None)
-    pictures = [*([picture] if picture else []), *([draw.heat_histogram(heat)] if heat else [])]
-    text = (
-        "An average over all examples hides what heat correction is for: rows that few clients"
-        " hold."
-    )
-    return Section("Cold and hot", text, [table], pictures)
+    return Table("by-heat", "Held-out loss by heat", ["algorithm", *labels], rows, note, 1, best)
 
 
 def clients(known: Study) -> Section:
