@@ -203,6 +203,15 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
+        "--devices",
+        type=Path,
+        metavar="TOML",
+        help=(
+            "devices whose time is estimated: bandwidths, speed, spreads, stragglers (default: the"
+            " Field Guide's constants)"
+        ),
+    )
+    parser.add_argument(
         "--patience",
         type=int,
         default=0,

@@ -25,6 +25,7 @@ from fedslice.cli.workloads import (
     task_page,
 )
 from fedslice.compose import check_sampler
+from fedslice.data.devices import Devices
 from fedslice.data.loading import from_file
 from fedslice.errors import DivergedError, InputError
 from fedslice.files.writing import writing
@@ -163,8 +164,14 @@ def _experiment(
         store=options.store,
         stop=options.stop,
         patience=options.patience,
+        devices=devices_of(options),
         **more,
     )
+
+
+def devices_of(options: argparse.Namespace) -> Devices | None:
+    """The devices whose time is estimated, if the user has some of their own."""
+    return None if options.devices is None else Devices.read(options.devices)
 
 
 def run_task(options: argparse.Namespace) -> None:

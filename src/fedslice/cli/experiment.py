@@ -34,7 +34,9 @@ from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line, as_json, 
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped, Stopping
+from fedslice.data.devices import Devices
 from fedslice.errors import DivergedError, InputError
+from fedslice.evaluation.cost import Cost
 from fedslice.files.writing import atomic_write
 from fedslice.privacy.ledger import spent
 from fedslice.report.records import ABOUT, DONE, EVALUATION, PRIVACY
@@ -47,7 +49,7 @@ LAP = (
 )
 SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
 BEST = "best"
-TRAFFIC = ("examples", "bytes_down", "bytes_up")
+TRAFFIC = ("examples", "bytes_down", "bytes_up", "seconds")
 
 
 @dataclass
@@ -69,7 +71,9 @@ class Experiment:
     stop: Stopping = field(default_factory=Stopping)
     about: Line = field(default_factory=dict)
     patience: int = 0  # evaluations without a better validation loss after which it stops; 0: none
+    devices: Devices | None = None  # whose time is estimated; None: the published ones
     privacy: str = ""
+    cost: Cost | None = None
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -211,10 +215,15 @@ class Experiment:
                 atomic_write(folder.path / PRIVACY, text.encode())
         clock.saved = time.perf_counter()
 
-    def _traffic(self, run: Run) -> dict[str, int]:
-        """Examples and bytes since the first round; training on pooled data sends nothing."""
-        silent = {"bytes_down": 0, "bytes_up": 0} if find_method(self.algorithm).pooled else {}
-        return {**run.totals, **silent}
+    def _traffic(self, run: Run) -> Line:
+        """Examples and bytes since the first round, and the seconds that devices would have taken;
+        training on pooled data sends nothing and runs on none."""
+        if find_method(self.algorithm).pooled:
+            return {**run.totals, "bytes_down": 0, "bytes_up": 0}
+        self.cost = self.cost or Cost(run, self.devices)
+        before = self.lines[-1] if self.lines else {"round": 0, "bytes_up": 0, "seconds": 0.0}
+        seconds = self.cost(before["round"], before["bytes_up"], before["seconds"])
+        return {**run.totals, "seconds": seconds}
 
     def start(self) -> Run:
         """The run, before its first round."""
@@ -242,6 +251,7 @@ class Experiment:
             "algorithm": self.algorithm,
             "seed": self.seed,
             "eval_every": self.eval_every,
+            **({} if self.devices is None else {"devices": self.devices._asdict()}),
             "store": "ram" if str(self.store).lower() == "ram" else "mapped",
             "settings": self.settings.values,
         }

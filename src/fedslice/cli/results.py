@@ -9,7 +9,7 @@ from typing import Any
 
 from fedslice.cli import grid, tuning
 from fedslice.cli.catalogue import find_method
-from fedslice.cli.commands import free_folder, say, seeds_of, task_of
+from fedslice.cli.commands import devices_of, free_folder, say, seeds_of, task_of
 from fedslice.cli.folder import Line
 from fedslice.cli.text import nearest
 from fedslice.compose import check_sampler
@@ -63,6 +63,7 @@ def study(options: argparse.Namespace) -> None:
         options.extend,
         options.select,
         options.patience,
+        devices_of(options),
     )
     cells = grid.cells(task, plan.algorithms, plan.changes, axes)
     for cell in cells:  # what cannot work is refused before anything is trained
@@ -110,7 +111,7 @@ def _command(options: argparse.Namespace, cell: grid.Cell, seed: int) -> Line:
     words = ["fedslice", "run", options.task]
     if options.synthetic:
         words.append("--synthetic")
-    for flag in ("data_dir", "data", "scale", "client", "label", "features", "text"):
+    for flag in ("devices", "data_dir", "data", "scale", "client", "label", "features", "text"):
         if (value := getattr(options, flag)) not in (None, ""):
             words += [f"--{flag.replace('_', '-')}", str(value)]
     for option in options.option:

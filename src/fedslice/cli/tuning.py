@@ -20,6 +20,7 @@ from fedslice.cli.folder import Line
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.text import minutes
+from fedslice.data.devices import Devices
 from fedslice.errors import DivergedError
 from fedslice.report.records import Record, read
 from fedslice.report.selection import Judge, edges
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     extend: bool = False
     figure: str | None = None
     patience: int = 0
+    devices: Devices | None = None
 
 
 @dataclass
@@ -150,6 +152,7 @@ def _run_all(
             stop=stop,
             about=about(cell, seed),
             patience=plan.patience,
+            devices=plan.devices,
         )
         if experiment.ended():
             return "ended before", 0.0, read(folder)

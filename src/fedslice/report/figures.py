@@ -12,21 +12,28 @@ from fedslice.report.words import words
 
 # -- curves ----------------------------------------------------------------------------------------
 
-AXES: dict[str, tuple[str, Callable[[Line], float]]] = {
-    "rounds": ("rounds", lambda line: line["round"]),
-    "examples": ("examples gone through", lambda line: line["examples"]),
+# its label, what a line must have for it, and the place of a line on it
+AXES: dict[str, tuple[str, str, Callable[[Line], float]]] = {
+    "rounds": ("rounds", "round", lambda line: line["round"]),
+    "examples": ("examples gone through", "examples", lambda line: line["examples"]),
     "bytes": (
         "MB sent, both ways, by all clients",
+        "bytes_up",
         lambda line: (line["bytes_down"] + line["bytes_up"]) / 1e6,
     ),
-    "time": ("estimated hours on devices", lambda line: line["seconds"] / 3600),
+    "time": ("estimated hours on devices", "seconds", lambda line: line["seconds"] / 3600),
 }
 
 
 def curves(chosen: Mapping[str, Chosen], figure: str, axis: str, name: str) -> Picture:
     """A figure against rounds, examples, bytes or time: the best cell of every algorithm, mean over
     seeds; the band goes to the second-best cell, or, without a grid, over the seeds."""
-    label, place = AXES[axis]
+    label, needs, place = AXES[axis]
+    chosen = {
+        name: one
+        for name, one in chosen.items()
+        if all(needs in line for run in one.best.runs for line in run.lines)
+    }
     gap = any(one.second is not None for one in chosen.values())
     seeds = max(len(one.best.runs) for one in chosen.values())
 

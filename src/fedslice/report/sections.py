@@ -86,7 +86,7 @@ def _rounds_picture(known: Study, target: Mapping[str, Any]) -> Picture:
 
 def curves(known: Study) -> Section:
     """Figures against rounds, examples, bytes and estimated time."""
-    lines = known.records[0].lines
+    lines = [line for record in known.records for line in record.lines[:1]]
     wanted = list(dict.fromkeys([known.judge.figure, *known.shown[:2]]))
     pictures = [
         draw.curves(known.final, figure, "rounds", f"curve-{figure}".replace("_", "-"))
@@ -94,8 +94,8 @@ def curves(known: Study) -> Section:
         if any(figure in line for line in lines)
     ]
     main = known.shown[0]
-    for axis, needs in (("examples", "examples"), ("bytes", "bytes_up"), ("time", "seconds")):
-        if all(needs in line for record in known.records for line in record.lines):
+    for axis in ("examples", "bytes", "time"):
+        if any(draw.AXES[axis][1] in line for line in lines):
             pictures.append(draw.curves(known.final, main, axis, f"curve-{axis}"))
     return Section("Learning curves", "", (), pictures)
 
