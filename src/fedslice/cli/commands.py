@@ -215,7 +215,7 @@ def compare(options: argparse.Namespace) -> int:
         say(note)
     for name in options.algorithms:  # what cannot work is refused before anything is trained
         method = find_method(name)
-        check_sampler(method.build(task, settings[name]), method.sampler(settings[name]))
+        check_sampler(method.build(task, settings[name]), method.sampler(settings[name], task))
     out = options.out or free_folder(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
     groups: study.Groups = {}

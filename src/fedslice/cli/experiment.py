@@ -221,7 +221,8 @@ class Experiment:
         if find_method(self.algorithm).pooled:
             return {**run.totals, "bytes_down": 0, "bytes_up": 0}
         self.cost = self.cost or Cost(run, self.devices)
-        before = self.lines[-1] if self.lines else {"round": 0, "bytes_up": 0, "seconds": 0.0}
+        start: Line = {"round": 0, "bytes_up": 0, "seconds": 0.0}
+        before = self.lines[-1] if self.lines else start
         seconds = self.cost(before["round"], before["bytes_up"], before["seconds"])
         return {**run.totals, "seconds": seconds}
 
@@ -230,7 +231,7 @@ class Experiment:
         method = find_method(self.algorithm)
         population = self.task.train.pool() if method.pooled else self.task.train
         algorithm = method.build(self.task, self.settings.seeded(self.seed))
-        sampler = method.sampler(self.settings)
+        sampler = method.sampler(self.settings, self.task)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
         return simulate(

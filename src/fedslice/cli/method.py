@@ -23,7 +23,7 @@ from fedslice.types import Algorithm
 
 HEAT: Options = {"heat": (False, "correct rows by their heat, as FedSubAvg does")}
 PROXIMAL: Options = {"mu": (0.0, "proximal term, as in FedProx")}
-OF_THE_RUN = ("cohort", "sampler", "engine", "threads")  # whatever the algorithm is
+OF_THE_RUN = ("cohort", "sampler", "available", "engine", "threads")  # whatever the algorithm is
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Method:
     @cached_property
     def unused(self) -> tuple[str, ...]:
         """The shared settings that no parameter takes."""
-        used = {*OF_THE_RUN, *self.fixed, *self.parameters}
+        used = {*OF_THE_RUN, *self.fixed, *self.parameters} - (
+            {"available"} if self.pooled else set()
+        )
         for name in self.parameters.keys() & SOURCES:
             used |= {*SOURCES[name].shared}
         return tuple(key for key in COMMON if key not in used)
@@ -109,9 +111,9 @@ class Method:
             return s.work._replace(epochs=s.epochs or 1)
         return SOURCES[name].make(task, s) if name in SOURCES else s.values[name]
 
-    def sampler(self, settings: Settings) -> Sampler:
+    def sampler(self, settings: Settings, task: Task) -> Sampler:
         """Who takes part in a round."""
-        return sampling.full() if self.pooled else sampler(settings)
+        return sampling.full() if self.pooled else sampler(settings, task)
 
     def text(self, name: str, whole: bool = True) -> str:
         """The page of this algorithm, in Markdown; without the ``whole``, one under another name

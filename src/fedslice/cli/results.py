@@ -68,7 +68,7 @@ def study(options: argparse.Namespace) -> None:
     cells = grid.cells(task, plan.algorithms, plan.changes, axes)
     for cell in cells:  # what cannot work is refused before anything is trained
         method = find_method(cell.algorithm)
-        check_sampler(method.build(task, cell.settings), method.sampler(cell.settings))
+        check_sampler(method.build(task, cell.settings), method.sampler(cell.settings, task))
     say(
         f"{task.name} on {task.source}: {len(cells)} cells x {len(plan.seeds)} seeds ="
         f" {len(cells) * len(plan.seeds)} runs of {plan.rounds} rounds, in {out}"

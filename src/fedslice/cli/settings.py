@@ -22,6 +22,13 @@ COMMON: Options = {
         "uniform",
         "uniform, weighted (by examples, with replacement; sets weights=uniform), poisson or full",
     ),
+    "available": (
+        "always",
+        (
+            "who can be asked: always, sometimes:CHANCE, diurnal:DAY:LOW:HIGH:ZONES (rounds a day),"
+            " markov:SHARE:STREAK, or trace:FILE with columns client,start,end"
+        ),
+    ),
     "steps": (
         0,
         (

@@ -16,7 +16,8 @@ from fedslice.cli.optimizers import optimizer, schedule
 from fedslice.cli.settings import Options, Settings
 from fedslice.cli.text import built
 from fedslice.client import by_round, proximal
-from fedslice.data import halves, sampling
+from fedslice.data import availability, halves, sampling
+from fedslice.data.availability import Availability
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
@@ -56,8 +57,28 @@ def pooled_work(task: Task, s: Settings) -> Work:
     return Work(steps=steps, batch=clients * s.batch)
 
 
-def sampler(s: Settings) -> Sampler:
-    """Who takes part in a round."""
+def sampler(s: Settings, task: Task | None = None) -> Sampler:
+    """Who takes part in a round, of those who can; a trace needs the ``task``, whose clients it
+    names."""
+    plain = _drawing(s)
+    if s.values.get("available", "always") == "always":
+        return plain
+    kinds: dict[str, Callable[..., Availability]] = {
+        "sometimes": lambda chance: availability.sometimes(float(chance)),
+        "diurnal": lambda day="24", low="0", high="1", zones="1": availability.diurnal(
+            int(day), float(low), float(high), float(zones)
+        ),
+        "markov": lambda share, streak: availability.markov(float(share), float(streak)),
+    }
+    name, _, file = s.available.partition(":")
+    if name == "trace":
+        if task is None:
+            raise InputError("available=trace: noise is accounted for samplers without a trace")
+        return sampling.available(plain, availability.trace(file, task.train))
+    return sampling.available(plain, built("available", s.available, kinds))
+
+
+def _drawing(s: Settings) -> Sampler:
     if s.sampler == "full":
         return sampling.full()
     kinds = {
@@ -188,7 +209,7 @@ SOURCES: dict[str, Source] = {
     ),
     "reduce": Source(lambda task, s: s.reduction, ("reduce",)),
     "population": Source(lambda task, s: task.train),
-    "sampler": Source(lambda task, s: sampler(s)),
+    "sampler": Source(lambda task, s: sampler(s, task)),
     "regulariser": Source(
         regulariser,
         own={
