@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedslice.cli import attack, commands, example, privacy, results
+from fedslice.cli import attack, commands, example, privacy, reproduce, results
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
@@ -61,6 +61,7 @@ def _training(sub: Commands) -> None:
     _training_arguments(compare)
     compare.set_defaults(act=commands.compare)
     results.add_to(sub, _task_arguments, _training_arguments)
+    reproduce.add_to(sub, results.add_files)
 
 
 def _looking(sub: Commands) -> None:

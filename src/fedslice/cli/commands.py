@@ -104,6 +104,11 @@ def task_of(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
     if options.task == "lr" or options.data is not None:
         return _own(options)
+    return named_task(options)
+
+
+def named_task(options: argparse.Namespace) -> Task:
+    """A task by its name, with generated or real data."""
     workload = find_task(options.task)
     if options.synthetic or workload.load is None:
         scale = workload.scale if options.scale is None else options.scale

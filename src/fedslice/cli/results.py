@@ -15,7 +15,8 @@ from fedslice.cli.text import nearest
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError, MissingDataError
 from fedslice.report import page
-from fedslice.report.content import content
+from fedslice.report.content import Report, content
+from fedslice.report.picture import KINDS
 from fedslice.report.records import Record, find
 
 SHARE = 0.1  # of the training data, to choose settings on
@@ -77,29 +78,30 @@ def study(options: argparse.Namespace) -> None:
     records = tuning.run(
         plan, options.stop, say, jobs, lambda cell, seed: _command(options, cell, seed)
     )
-    _write(records, options.select, out / "report.html", options.files, _kinds(options))
+    _write(records, options.select, out / "report.html", options.files, options.formats)
 
 
 def report(options: argparse.Namespace) -> None:
     """One page about finished runs."""
     records = find(options.runs)
-    _write(records, options.select, options.out, options.files, _kinds(options))
-
-
-def _kinds(options: argparse.Namespace) -> list[str]:
-    return [kind.strip() for kind in options.formats.split(",") if kind.strip()]
+    _write(records, options.select, options.out, options.files, options.formats)
 
 
 def _write(
     records: Sequence[Record], figure: str | None, file: Path, folder: Path | None, kinds: list[str]
 ) -> None:
     found = content(records, figure)
-    page.write(found, file)
     print(f"\n{found.sections[0].tables[0].text()}\n")
     for line in found.findings:
         print(line)
     for line in found.warnings:
         print(f"note: {line}")
+    write_report(found, file, folder, kinds)
+
+
+def write_report(found: Report, file: Path, folder: Path | None, kinds: list[str]) -> None:
+    """The page, and its parts as files where they are asked for."""
+    page.write(found, file)
     print(f"\nreport: {file}")
     if folder is not None:
         parts = page.write_parts(found, folder, kinds)
@@ -228,7 +230,7 @@ def add_to(sub: Any, task_arguments: Any, training_arguments: Any) -> None:
         "--jobs", type=int, default=0, help="cells side by side (default: one a core)"
     )
     training_arguments(trial)
-    _files(trial)
+    add_files(trial)
     trial.set_defaults(act=study, validation=SHARE)
     trial.set_defaults(usual={key: trial.get_default(key) for key in KEYS} | {"algorithms": []})
 
@@ -237,14 +239,15 @@ def add_to(sub: Any, task_arguments: Any, training_arguments: Any) -> None:
     show.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), help="(default: report.html)"
     )
-    _files(show)
+    add_files(show)
     show.add_argument(
         "--select", metavar="FIGURE", help="what cells are chosen by (default: validation_loss)"
     )
     show.set_defaults(act=report)
 
 
-def _files(parser: argparse.ArgumentParser) -> None:
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """The arguments for parts of a report as files."""
     parser.add_argument(
         "--files",
         type=Path,
@@ -252,5 +255,8 @@ def _files(parser: argparse.ArgumentParser) -> None:
         help="also every table (text, CSV, LaTeX) and every picture, as files for a paper",
     )
     parser.add_argument(
-        "--formats", default="png,svg,pdf", help="of those pictures (default: png,svg,pdf)"
+        "--formats",
+        type=lambda text: [kind.strip() for kind in text.split(",") if kind.strip()],
+        default=list(KINDS),
+        help=f"of those pictures (default: {','.join(KINDS)})",
     )

@@ -100,7 +100,7 @@ def run(
             if (folder := place(plan.out, cell, seed)) not in records
         ]
         progress.total += len(todo)
-        _run_all(plan, todo, scorer, stop, progress, about)
+        run_all(plan, todo, scorer, stop, progress, about)
         records |= {folder: read(folder) for _, _, folder in todo}
         if not plan.extend or again == GROWS:
             break
@@ -127,7 +127,7 @@ def _news(before: Sequence[grid.Axis], after: Sequence[grid.Axis]) -> str:
     return "; ".join(added)
 
 
-def _run_all(
+def run_all(
     plan: Plan,
     todo: Sequence[tuple[grid.Cell, int, Path]],
     scorer: Scorer,

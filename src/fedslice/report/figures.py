@@ -8,7 +8,7 @@ import numpy as np
 from fedslice.report.picture import COLOURS, DASHES, HEIGHT, Picture
 from fedslice.report.records import Cell, Line
 from fedslice.report.selection import Chosen, Judge, over_seeds
-from fedslice.report.words import words
+from fedslice.report.words import words as words
 
 # -- curves ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,187 @@
+"""Published tables, row by row: what was run, and what came out.
+
+FedSubAvg: Ding et al. 2022, tables 2 and 3.  FedRecon: Singhal et al. 2021, tables 3 and 4.  Field
+Guide: Wang et al. 2021, section 4: joint grids of rates, and the studies of local epochs E and of
+clients a round M, of which curves alone were published.
+"""
+
+from typing import NamedTuple
+
+ROUNDS = "rounds"  # the figure of a row: rounds to the task's target
+
+
+class Row(NamedTuple):
+    """An algorithm with changes to the task's published settings, and what was published."""
+
+    label: str
+    algorithm: str
+    published: str
+    changes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # of the task
+
+
+class Sheet(NamedTuple):
+    """One table of a paper on one task.  ``figures`` are what it shows: rounds to the target, or
+    test figures after the last round.  ``quick`` is (rounds, scale of generated data)."""
+
+    title: str
+    task: str
+    rounds: int
+    eval_every: int
+    rows: tuple[Row, ...]
+    figures: tuple[str, ...]
+    quick: tuple[int, float]
+
+
+def _rounds_to_target(
+    task: str,
+    rounds: int,
+    eval_every: int,
+    published: tuple[str, str, str, str, str, str],
+    scaffold: str,
+    cohorts: tuple[tuple[int, str], ...],
+    quick: tuple[int, float],
+) -> tuple[Sheet, Sheet]:
+    """Tables 2 and 3 of FedSubAvg for one task: all algorithms, and FedSubAvg by K."""
+    names = ("central", "fedavg", "fedprox", scaffold, "fedadam", "fedsubavg")
+    labels = ("CentralSGD", "FedAvg", "FedProx, mu 0.01", "Scaffold", "FedAdam", "FedSubAvg")
+    changes = {"fedprox": ("mu=0.01",)}
+    rows = tuple(
+        Row(label, name, value, changes.get(name, ()))
+        for name, label, value in zip(names, labels, published, strict=True)
+    )
+    clients = tuple(
+        Row(f"FedSubAvg, K = {count}", "fedsubavg", value, (f"cohort={count}",))
+        for count, value in cohorts
+    )
+    given = (task, rounds, eval_every)
+    return (
+        Sheet("Table 2: rounds to the target", *given, rows, (ROUNDS,), quick),
+        Sheet(
+            "Table 3: rounds to the target by clients a round", *given, clients, (ROUNDS,), quick
+        ),
+    )
+
+
+FEDSUBAVG = (
+    *_rounds_to_target(
+        "movielens-lr",
+        1000,
+        5,
+        ("180", "170", "170", "180", "170", "100"),
+        "scaffold",
+        ((10, "100"), (30, "110"), (50, "100")),
+        (200, 0.25),
+    ),
+    *_rounds_to_target(
+        "sent140-lstm",
+        1000,
+        20,
+        ("980", "1000+", "1000+", "1000+", "1000+", "260"),
+        "scaffold",
+        ((10, "420"), (30, "270"), (50, "260")),
+        (10, 0.02),
+    ),
+    *_rounds_to_target(
+        "amazon-din",
+        200,
+        5,
+        ("20", "200+", "200+", "200+", "16", "53"),
+        "scaffold-approximate",
+        ((20, "95"), (60, "57"), (100, "53")),
+        (10, 0.1),
+    ),
+    *_rounds_to_target(
+        "taobao-din",
+        5000,
+        50,
+        ("265", "5000+", "5000+", "5000+", "5000+", "610"),
+        "scaffold-approximate",
+        ((20, "3469"), (60, "1030"), (100, "610")),
+        (10, 0.01),
+    ),
+)
+
+FEDRECON = (
+    Sheet(
+        "Table 3: RMSE and accuracy on unseen users",
+        "movielens-mf",
+        500,
+        100,
+        (
+            Row("central, reconstructed", "central", "1.36, 40.8 %"),
+            Row("FedRecon", "fedrecon", ".907, 43.3 %"),
+            Row("FedRecon, no split", "fedrecon", ".912, 42.5 %", ("split=none",)),
+            Row("FedRecon, joint training", "fedrecon", ".915, 42.1 %", ("joint=yes",)),
+            Row(
+                "FedRecon, Adagrad server",
+                "fedrecon",
+                ".883, 44.1 %",
+                ("server=adagrad", "server_rate=0.1", "server_eps=0.001", "server_accumulator=0"),
+            ),
+        ),
+        ("rmse", "accuracy"),
+        (60, 0.1),
+    ),
+    Sheet(
+        "Table 4: accuracy on unseen users, vocabulary of 10,000 words",
+        "stackoverflow-lstm",
+        2500,
+        500,
+        (
+            Row("FedRecon, 500 buckets of unknown words", "fedrecon", "27.7 %"),
+            Row("FedRecon, 1 bucket", "fedrecon", "26.4 %", (), ("buckets=1",)),
+            Row("FedRecon, no split", "fedrecon", "27.7 %", ("split=none",)),
+            Row("FedRecon, joint training", "fedrecon", "27.7 %", ("joint=yes",)),
+        ),
+        ("accuracy",),
+        (4, 0.0005),
+    ),
+)
+
+
+def _grid(task: str, rounds: int, eval_every: int, quick: tuple[int, float]) -> Sheet:
+    """FedAvg, FedAvgM and FedAdam over a joint grid of rates."""
+    rates = {"fedavg": ("0.01", "0.1"), "fedavgm": ("0.01", "0.1"), "fedadam": ("0.003", "0.01")}
+    rows = tuple(
+        Row(
+            f"{name}, client rate {client}, server rate {server}",
+            name,
+            "",
+            (f"client_rate={client}", f"server_rate={server}"),
+        )
+        for name, servers in (
+            ("fedavg", ("0.3", "1")),
+            ("fedavgm", ("0.1", "0.3")),
+            ("fedadam", ("0.001", "0.003")),
+        )
+        for client in rates[name]
+        for server in servers
+    )
+    return Sheet("Rates, chosen jointly", task, rounds, eval_every, rows, ("accuracy",), quick)
+
+
+def _varied(
+    title: str,
+    task: str,
+    key: str,
+    values: tuple[int, ...],
+    rounds: int,
+    eval_every: int,
+    quick: tuple[int, float],
+) -> Sheet:
+    rows = tuple(
+        Row(f"FedAvg, {key} {value}", "fedavg", "", (f"{key}={value}",)) for value in values
+    )
+    return Sheet(title, task, rounds, eval_every, rows, ("accuracy",), quick)
+
+
+FIELD_GUIDE = (
+    _grid("cifar10-resnet", 200, 20, (3, 0.005)),
+    _varied("Local epochs E", "gld-mobilenet", "epochs", (1, 2, 4, 8, 16), 1000, 50, (3, 0.02)),
+    _varied("Clients a round M", "gld-mobilenet", "cohort", (10, 20, 60), 1000, 50, (3, 0.3)),
+    _varied("Local epochs E", "cifar10-resnet", "epochs", (1, 2, 4), 200, 20, (3, 0.005)),
+    _grid("stackoverflow-transformer", 2000, 100, (3, 0.0002)),
+)
+
+PAPERS = {"fedsubavg": FEDSUBAVG, "fedrecon": FEDRECON, "fieldguide": FIELD_GUIDE}
