@@ -7,7 +7,7 @@ from report.folders import write
 
 from fedslice.errors import InputError, MissingDataError
 from fedslice.report.findings import findings, warnings
-from fedslice.report.records import cells, find, read
+from fedslice.report.records import cells, find, frame, read
 from fedslice.report.selection import Judge, budgets, edges, over_seeds, rounds_to, winner
 from fedslice.report.study import study
 
@@ -118,6 +118,15 @@ def test_cells_are_runs_that_differ_by_seed_alone(folder):
     found = cells(find([folder]))
     assert [len(cell.runs) for cell in found] == [2, 2, 2, 2]
     assert found[0].name == "fedavg client_rate 0.1"
+
+
+def test_runs_are_a_frame(folder):
+    table = frame([folder])
+    assert len(table) == 8 * 5
+    last = table[(table["round"] == 40) & (table["client_rate"] == 0.1)]
+    means = last.groupby("algorithm")["validation_loss"].mean()
+    assert means["fedavg"] == pytest.approx(0.5)
+    assert means["fedsubavg"] == pytest.approx(0.4)
 
 
 def test_unfit_folders_are_named(tmp_path):

@@ -45,6 +45,16 @@ def _training(sub: Commands) -> None:
     run.add_argument(
         "--seed", type=int, default=0, help="of sampling, batches and initial values (default: 0)"
     )
+    run.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help=(
+            "also write figures for tensorboard, mlflow or wandb (offline), in or beside the run"
+            " folder; needs that package, pip install 'fedslice[track]'"
+        ),
+    )
     _training_arguments(run)
     run.set_defaults(act=commands.run_task)
 

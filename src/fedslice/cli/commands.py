@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -11,10 +12,11 @@ from fedslice.cli import export, report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
 from fedslice.cli.experiment import BEST, Experiment
-from fedslice.cli.folder import as_json
+from fedslice.cli.folder import Line, as_json
 from fedslice.cli.reference import page
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
+from fedslice.cli.trackers import open_tracker
 from fedslice.cli.workloads import (
     TASKS,
     find_task,
@@ -32,6 +34,7 @@ from fedslice.files.writing import writing
 from fedslice.report import figures, records
 from fedslice.report.sections import heat_table
 from fedslice.simulation.progress import show
+from fedslice.simulation.run import Run
 from fedslice.tasks import logistic
 from fedslice.tasks.base import OBSERVED, Task, Workload
 from fedslice.tasks.readers.files import data_home
@@ -199,9 +202,29 @@ def run_task(options: argparse.Namespace) -> None:
     experiment.out = options.out or free_folder(
         Path("runs"), f"{task.name}-{algorithm}"
     )  # not before all else is right
-    done = experiment.execute(run)
+    done = _tracked(experiment, run, options.track)
     if not options.json:
         print(_closing(experiment, done))
+
+
+def _tracked(experiment: Experiment, run: Run, kinds: Sequence[str]) -> Line:
+    """Train, and tell those who watch."""
+    assert experiment.out is not None
+    name, settings = experiment.out.name, experiment.settings.values
+    plain = experiment.emit
+    trackers = [open_tracker(kind, experiment.out, name, settings) for kind in kinds]
+
+    def emit(line: Line) -> None:
+        plain(line)
+        for each in trackers:
+            each.emit(line)
+
+    experiment.emit = emit
+    try:
+        return experiment.execute(run)
+    finally:
+        for each in trackers:
+            each.close()
 
 
 def compare(options: argparse.Namespace) -> int:

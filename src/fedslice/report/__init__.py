@@ -4,3 +4,8 @@ records     what run folders hold            selection    which cell of a grid, 
 tables      text, HTML, CSV, LaTeX           figures      curves, heat-maps, bars, as pictures
 page        all of it in one HTML file
 """
+
+from fedslice.report.content import content as content
+from fedslice.report.page import write as write
+from fedslice.report.records import find as find
+from fedslice.report.records import frame as frame

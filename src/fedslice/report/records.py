@@ -141,6 +141,29 @@ def differing(records: Sequence[Record]) -> dict[str, set[str]]:
     return found
 
 
+def frame(paths: Iterable[str | Path]) -> Any:
+    """The runs in these folders as one pandas DataFrame, a row for each evaluation: algorithm, seed,
+    what was varied, every figure, and the folder."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise InputError("a frame needs pandas: pip install pandas") from error
+    records = find(paths)
+    varied = differing(records)
+    rows = [
+        {
+            "algorithm": record.algorithm,
+            "seed": record.seed,
+            **{k: record.settings[k] for k in record.settings if k in varied[record.algorithm]},
+            **line,
+            "folder": str(record.folder),
+        }
+        for record in records
+        for line in record.lines
+    ]
+    return pandas.DataFrame(rows)
+
+
 def check_alike(records: Sequence[Record]) -> None:
     """Refuse runs of several tasks or data: their figures cannot stand in one table."""
     kinds = dict.fromkeys(
