@@ -17,6 +17,7 @@ def losses(out: Path) -> dict[int, float]:
     return {line["round"]: line["train_loss"] for line in lines}
 
 
+@pytest.mark.filterwarnings("ignore")  # of its own packages
 def test_mlflow_has_every_figure_of_every_round(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")

@@ -142,7 +142,7 @@ def differing(records: Sequence[Record]) -> dict[str, set[str]]:
 
 
 def frame(paths: Iterable[str | Path]) -> Any:
-    """The runs in these folders as one pandas DataFrame, a row for each evaluation: algorithm, seed,
+    """The runs in these folders as a pandas DataFrame, a row for each evaluation: algorithm, seed,
     what was varied, every figure, and the folder."""
     try:
         import pandas
