@@ -140,6 +140,24 @@ def test_the_page_on_own_models_runs() -> None:
         exec(compile(more, "page", "exec"), scope)
 
 
+def test_the_page_on_comparison_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "how-to" / "compare.md").read_text()
+    by_heat, uneven = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    study, devices = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    exec(compile(by_heat, "page", "exec"), {})
+    assert "'cold'" in capsys.readouterr().out
+    scope: dict[str, object] = {}
+    exec(compile(uneven, "page", "exec"), scope)
+    times = scope["times"]
+    assert times[:20].mean() < times[-20:].mean() / 4  # type: ignore[index]
+    (tmp_path / "study.toml").write_text(study)
+    (tmp_path / "phones.toml").write_text(devices)
+    few = ["--scale", "0.02", "--rounds", "2", "--eval-every", "1", "--seeds", "1", "--set"]
+    more = ["cohort=5", "--devices", str(tmp_path / "phones.toml"), "--out", str(tmp_path / "s")]
+    assert main(["study", str(tmp_path / "study.toml"), *few, *more]) == 0
+    assert len(list((tmp_path / "s" / "cells").glob("*/*"))) == 3 + 6 + 3
+
+
 def test_the_task_of_the_page_on_tasks_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
