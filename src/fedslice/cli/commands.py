@@ -285,11 +285,6 @@ def _can_draw() -> bool:
 
 def _show(groups: study.Groups, out: Path, task: Task, stream: TextIO, drawn: bool) -> None:
     parts = [report.comparison(groups)]
-    parts.append(
-        report.lines_of(
-            "ran with", {name: [words] for name, words in study.ran_with(groups).items()}
-        )
-    )
     measured = {
         name: [
             found["by_heat"]
@@ -301,6 +296,11 @@ def _show(groups: study.Groups, out: Path, task: Task, stream: TextIO, drawn: bo
     if any(measured.values()):
         table = heat_table(measured)
         parts.append(f"{table.title}\n{table.text()}")
+    parts.append(
+        report.lines_of(
+            "ran with", {name: [words] for name, words in study.ran_with(groups).items()}
+        )
+    )
     told = {name: runs[0].privacy.replace("\n", " ") for name, runs in groups.items()}
     if any(told.values()):
         words = {name: [text or "not private"] for name, text in told.items()}

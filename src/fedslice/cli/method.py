@@ -111,7 +111,7 @@ class Method:
             return s.work._replace(epochs=s.epochs or 1)
         return SOURCES[name].make(task, s) if name in SOURCES else s.values[name]
 
-    def sampler(self, settings: Settings, task: Task) -> Sampler:
+    def sampler(self, settings: Settings, task: Task | None = None) -> Sampler:
         """Who takes part in a round."""
         return sampling.full() if self.pooled else sampler(settings, task)
 
