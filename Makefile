@@ -35,7 +35,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedslice needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,flower]'
 	touch $@
 
 $(OLDEST)/.ready: pyproject.toml tests/oldest.py

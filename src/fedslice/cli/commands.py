@@ -96,7 +96,7 @@ def data(options: argparse.Namespace) -> None:
     print(f"try: fedslice run {workload.name}{where}")
 
 
-def _task(options: argparse.Namespace) -> Task:
+def task_of(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
     if options.task == "lr" or options.data is not None:
         return _own(options)
@@ -169,7 +169,7 @@ def run_task(options: argparse.Namespace) -> None:
         TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg"
     )
     find_method(algorithm)
-    task = _task(options)
+    task = task_of(options)
     emit = _print_json if options.json else _print_line
     settings = settings_for(task, algorithm, options.set)
     experiment = _experiment(options, task, algorithm, settings, options.seed, emit=emit)
@@ -178,7 +178,7 @@ def run_task(options: argparse.Namespace) -> None:
         " training examples"
     )
     run = experiment.start()
-    experiment.out = options.out or _free(
+    experiment.out = options.out or free(
         Path("runs"), f"{task.name}-{algorithm}"
     )  # not before all else is right
     done = experiment.execute(run)
@@ -194,14 +194,14 @@ def compare(options: argparse.Namespace) -> int:
         raise InputError("an algorithm is named twice")
     seeds = _seeds(options.seeds)
     drawn = _can_draw()
-    task = _task(options)
+    task = task_of(options)
     settings, notes = settings_of_all(task, options.algorithms, options.set)
     for note in notes:
         say(note)
     for name in options.algorithms:  # what cannot work is refused before anything is trained
         method = find_method(name)
         check_sampler(method.build(task, settings[name]), method.sampler(settings[name]))
-    out = options.out or _free(Path("runs"), f"{task.name}-compare")
+    out = options.out or free(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
     groups: study.Groups = {}
     failures: list[str] = []
@@ -303,7 +303,7 @@ def heat(options: argparse.Namespace) -> None:
         report.check_picture(options.png)
     if options.task not in TASKS and Path(options.task).suffix:
         options.data, options.task = Path(options.task), "lr"
-    task = _unlabelled(options) if options.data is not None else _task(options)
+    task = _unlabelled(options) if options.data is not None else task_of(options)
     heat, figures = task.train.heat(task.model), task.train.summary(task.model)
     if options.json:
         edges, rows = heat.histogram()
@@ -385,7 +385,7 @@ def _seeds(text: str) -> list[int]:
     return list(range(numbers[0])) if len(numbers) == 1 else numbers
 
 
-def _free(folder: Path, name: str) -> Path:
+def free(folder: Path, name: str) -> Path:
     """Make the first of name-1, name-2 ... that is not there yet, also if others do the same at
     this moment."""
     folder.mkdir(parents=True, exist_ok=True)
