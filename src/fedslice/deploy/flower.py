@@ -56,12 +56,14 @@ class Flower:
         return sorted(self.addresses)
 
     def exchange(self, letters: Mapping[str, bytes], deadline: float | None) -> dict[str, bytes]:
-        """Each letter to where its node is now; replies in the order in which they come."""
+        """Each letter to where its node is now; replies in the order in which they come.  Whom
+        Flower knows to be away is not waited for."""
         end = None if deadline is None else time.monotonic() + deadline
         waiting: dict[str, str] = {}
         places: dict[str, int] = {}
         replies: dict[str, bytes] = {}
-        while len(replies) < len(letters) and (end is None or time.monotonic() < end):
+        lost: set[int] = set()
+        while end is None or time.monotonic() < end:
             self._meet()
             moved = {
                 name: self.addresses[name]
@@ -74,9 +76,13 @@ class Flower:
             for message in self._pull(waiting):
                 name = waiting.pop(message.metadata.reply_to_message_id)
                 reply = _reply(message)
-                if reply is not None:
+                if reply is None:
+                    lost.add(places[name])
+                else:
                     replies.setdefault(name, reply)
-            time.sleep(POLL if len(replies) < len(letters) else 0)
+            if all(name in replies or places.get(name) in lost for name in letters):
+                break
+            time.sleep(POLL)
         return replies
 
     def _send(

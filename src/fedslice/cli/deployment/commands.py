@@ -47,7 +47,7 @@ def local(options: argparse.Namespace) -> int | None:
             f"{folder} is an app already, and --{given[0].replace('_', '-')} is what one is made"
             " with: leave it out, or give another folder"
         )
-    return _local(options, folder)
+    return _local(options, folder.resolve())
 
 
 def _write(options: argparse.Namespace, folder: Path) -> None:
@@ -163,10 +163,10 @@ def submit(here: Loopback, folder: Path, config: str) -> "subprocess.Popen[bytes
 
 
 def follow(here: Loopback, run: "subprocess.Popen[bytes]", home: Path, begin: float) -> None:
-    """Print a line for each new report until the run has ended."""
-    shown = len(reports(home))
+    """Print a line for each new report until the model is there, or the run has ended."""
+    before, shown = written(home), len(reports(home))
     while True:
-        ended = run.poll() is not None
+        ended = run.poll() is not None or written(home) > before
         for report in reports(home)[shown:]:
             print(f"{line(report)} [{time.monotonic() - begin:.0f} s]", flush=True)
             shown += 1
@@ -174,6 +174,12 @@ def follow(here: Loopback, run: "subprocess.Popen[bytes]", home: Path, begin: fl
             return
         here.check()
         time.sleep(0.1)
+
+
+def written(home: Path) -> int:
+    """When the model was written, as the file system tells it; 0: not yet."""
+    file = home / MODEL
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def line(report: Report) -> str:

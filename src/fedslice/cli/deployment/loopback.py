@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -106,6 +106,8 @@ class Loopback:
 
     def start(self, name: str, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """A process with its own log, which ends with the others."""
+        if name in self.processes:
+            self.kill(name)
         found = shutil.which(program, path=self.environment["PATH"])
         assert found is not None
         command = [found, *arguments]
@@ -161,7 +163,8 @@ class Loopback:
     def kill(self, name: str) -> None:
         """SIGKILL for a process and all that it started."""
         process = self.processes.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     # -- ending ------------------------------------------------------------------------------------
@@ -182,7 +185,8 @@ class Loopback:
         while time.monotonic() < end and any(self.left()):
             time.sleep(0.05)
         for number in self.left():
-            os.kill(number, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
 
     def left(self) -> Iterator[int]:
         """The processes with our mark that are still there (Linux; elsewhere Flower's own watch
