@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="Flower is an extra: pip install 'fedslice[fl
 from fedslice.cli.deployment import app, commands
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
-from fedslice.cli.deployment.loopback import Loopback
+from fedslice.cli.deployment.loopback import NAME, Loopback
 from fedslice.cli.export import read_model
 from fedslice.cli.main import main
 from fedslice.deploy import Schema
@@ -62,6 +62,7 @@ def test_registered_nodes_train_and_a_killed_server_goes_on(
         until(lambda: commands.reached(home) == 1, here)
         for number in processes(here, "flwr-serverapp"):
             os.kill(number, signal.SIGKILL)
+        here.flwr("stop", commands.run_of(here.logs), NAME)
         commands.submit(here, folder, said)
         until(lambda: commands.written(home) > 0, here)
         refused = (here.logs / "stranger.log").read_text()

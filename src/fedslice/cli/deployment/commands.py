@@ -15,6 +15,7 @@ from fedslice.cli.deployment import app
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.deployment.loopback import NAME, Loopback
+from fedslice.cli.deployment.recipe import recipe
 from fedslice.cli.export import MODEL
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
@@ -63,6 +64,8 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
         raise InputError(f"{name} trains on the data of all: there is nothing to deploy")
     people = chosen(task.train, 4 if options.nodes is None else options.nodes)
     settings = fitting(settings_for(task, name, options.set), options.set, len(people))
+    client = recipe(name, task.model, people, settings.values).client  # or it is refused here
+    personal = client.adapt is not None or client.serve is not None
     config = {
         "rounds": options.rounds or 3,
         "seed": options.seed or 0,
@@ -70,6 +73,7 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
         "deadline": options.deadline or DEADLINE,
         "folder": str(folder.resolve() / app.SERVER),
         "authenticated": False,
+        "publish": "held" if personal else "no",
     }
     app.write(folder, task.model, name, settings.values, people, config)
     say(
@@ -180,6 +184,12 @@ def written(home: Path) -> int:
     """When the model was written, as the file system tells it; 0: not yet."""
     file = home / MODEL
     return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def run_of(logs: Path) -> str:
+    """Flower's number of the run that was started last."""
+    words = (logs / "run.log").read_text(errors="replace").split("started run ")
+    return words[-1].split()[0]
 
 
 def line(report: Report) -> str:

@@ -63,6 +63,8 @@ def serve(
     )
     for _ in train(server, int(config["rounds"])):
         pass
+    if (rows := str(config.get("publish", "no"))) != "no":
+        print(f"the model is with {', '.join(server.publish(rows)) or 'no node'}")
     assert server.folder is not None
     export.write_model(trained(server), server.folder)
     return server

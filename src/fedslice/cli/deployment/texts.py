@@ -25,6 +25,7 @@ clientapp = "<<package>>.client_app:app"
 # rounds: in all; started again, a run goes on.  nodes: how many are waited for before the first round.
 # deadline: seconds that nodes have for an answer.  folder: the server's, on the SuperLink's machine.
 # authenticated: the SuperLink lets in registered keys alone, so that names are theirs.
+# publish: nodes are sent the trained model: no, held (the rows that they hold) or all.
 [tool.flwr.app.config]
 <<config>>
 """
@@ -83,7 +84,7 @@ Try it on this machine, with a SuperLink and <<nodes>> SuperNodes on the loopbac
 
 On several machines: `nodes/I` goes to the machine of node I, and nowhere else. On the server's machine, with a certificate for its name:
 
-    flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
+    flower-superlink --host 0.0.0.0 --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
         --enable-supernode-auth --disable-runtime-dependency-installation
 
 On each node, with a key of its own that the server's operator registered (flwr supernode register):
