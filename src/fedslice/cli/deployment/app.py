@@ -17,7 +17,6 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from pprint import pformat
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def write(
         "function": origin.function,
         "call": origin.call,
         "algorithm": algorithm,
-        "settings": pformat(dict(settings), sort_dicts=False, width=88),
+        "settings": "".join(f'    "{key}": {_written(each)},\n' for key, each in settings.items()),
         "config": "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items()),
         "nodes": len(people),
         "folder": home,
@@ -81,6 +80,11 @@ def write(
 def _filled(text: str, words: Mapping[str, Any]) -> str:
     """``<<name>>`` in a text, which may have braces of its own."""
     return re.sub(r"<<(\w+)>>", lambda found: str(words[found.group(1)]), text)
+
+
+def _written(value: Any) -> str:
+    """As a formatter would have it."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _plain(arguments: Mapping[str, object]) -> bool:

@@ -23,6 +23,8 @@ from fedslice.cli.text import change_of
 from fedslice.cli.workloads import TASKS
 from fedslice.data.population import Population
 from fedslice.deploy.report import Report
+from fedslice.deploy.schema import NAME as SCHEMA
+from fedslice.deploy.schema import Schema
 from fedslice.deploy.session import reports
 from fedslice.errors import InputError, RoundError
 from fedslice.files.lock import hold
@@ -48,7 +50,7 @@ def local(options: argparse.Namespace) -> int | None:
             f"{folder} is an app already, and --{given[0].replace('_', '-')} is what one is made"
             " with: leave it out, or give another folder"
         )
-    return _local(options, folder.resolve())
+    return _local(options, folder)
 
 
 def _write(options: argparse.Namespace, folder: Path) -> None:
@@ -138,8 +140,8 @@ def reached(home: Path) -> int:
 
 def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool) -> None:
     begin = time.monotonic()
-    keys = Certificates(folder / "keys") if tls else None
-    with Loopback(folder / "logs", folder / "flower", keys) as here:
+    keys = Certificates(folder.resolve() / "keys") if tls else None
+    with Loopback(folder / "logs", folder.resolve() / "flower", keys) as here:
         say(f"a SuperLink and {len(nodes)} SuperNodes start on the loopback; logs: {here.logs}")
         for place in nodes:
             start_node(here, place)
@@ -168,16 +170,23 @@ def submit(here: Loopback, folder: Path, config: str) -> "subprocess.Popen[bytes
 
 def follow(here: Loopback, run: "subprocess.Popen[bytes]", home: Path, begin: float) -> None:
     """Print a line for each new report until the model is there, or the run has ended."""
-    before, shown = written(home), len(reports(home))
+    before, shown, known = written(home), len(reports(home)), (home / SCHEMA).exists()
     while True:
+        if not known and (home / SCHEMA).exists():
+            known = True
+            print(f"{len(Schema.read(home).nodes)} nodes registered{_after(begin)}", flush=True)
         ended = run.poll() is not None or written(home) > before
         for report in reports(home)[shown:]:
-            print(f"{line(report)} [{time.monotonic() - begin:.0f} s]", flush=True)
+            print(f"{line(report)}{_after(begin)}", flush=True)
             shown += 1
         if ended:
             return
         here.check()
         time.sleep(0.1)
+
+
+def _after(begin: float) -> str:
+    return f" [{time.monotonic() - begin:.0f} s]"
 
 
 def written(home: Path) -> int:

@@ -32,13 +32,13 @@ clientapp = "<<package>>.client_app:app"
 
 METHOD = '''"""What is trained, and how: the same on the server and on every node."""
 
-from <<module>> import <<function>>
-
 from fedslice.cli.deployment.recipe import recipe, sampling
+from <<module>> import <<function>>
 
 MODEL = <<call>>
 ALGORITHM = "<<algorithm>>"
-SETTINGS = <<settings>>
+SETTINGS = {
+<<settings>>}
 SAMPLER = sampling(ALGORITHM, SETTINGS)
 
 
