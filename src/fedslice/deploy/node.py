@@ -138,12 +138,17 @@ class Node:
         """Nobody else works in its folder: two processes would mix their memories up."""
         self.folder.mkdir(parents=True, exist_ok=True)
         end = time.monotonic() + PATIENCE
-        while (lock := hold(self.folder / LOCK)) is None:
-            if time.monotonic() > end:
-                raise InputError(
-                    f"another process works in {self.folder}: give each node a folder of its own"
-                )
-            time.sleep(0.05)
+        try:
+            while (lock := hold(self.folder / LOCK)) is None and time.monotonic() < end:
+                time.sleep(0.05)
+        except OSError as error:
+            raise InputError(
+                f"{self.folder} is on a file system that cannot lock ({error}): use another"
+            ) from error
+        if lock is None:
+            raise InputError(
+                f"another process works in {self.folder}: give each node a folder of its own"
+            )
         with lock:
             yield
 
