@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
 
-.PHONY: demo test check unit test-all test-oldest bench clean
+.PHONY: demo test check unit test-all test-oldest bench flower clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
@@ -31,11 +31,14 @@ test-oldest: $(OLDEST)/.ready  ## all tests with the lowest versions that pyproj
 bench: $(READY)  ## speed and memory, as ratios to baselines in the same run
 	$(BIN)/python benchmarks/speed.py
 
+flower: $(READY)  ## four SuperNodes on the loopback, four algorithms: the simulation, bit by bit
+	$(BIN)/python benchmarks/flower.py
+
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedslice needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,flower]'
 	touch $@
 
 $(OLDEST)/.ready: pyproject.toml tests/oldest.py

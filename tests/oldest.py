@@ -11,7 +11,8 @@ def lowest() -> dict[str, str]:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
         "project"
     ]
-    groups = project["dependencies"], *project["optional-dependencies"].values()
+    extras = project["optional-dependencies"]
+    groups = project["dependencies"], *(extras[name] for name in extras if name != "flower")
     needed = [
         each for group in groups for each in group if not each.startswith(f"{project['name']}[")
     ]

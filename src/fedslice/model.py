@@ -3,8 +3,9 @@ leaves that stay home."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import TypeAlias
+from functools import cached_property, lru_cache, wraps
+from inspect import signature
+from typing import NamedTuple, ParamSpec, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,25 @@ from fedslice.errors import InputError
 from fedslice.metrics import RISING, Metric, PerExample, mean
 
 RowInit: TypeAlias = Callable[[Key, tuple[int, ...]], Array]
+Given = ParamSpec("Given")
+
+
+class Origin(NamedTuple):
+    """Where a model comes from, as Python has it: a module, and the ``call`` of a function of it.
+
+    >>> Origin("fedslice.tasks.logistic", "logistic", {"rows": 10}).call
+    'logistic(rows=10)'
+    """
+
+    module: str
+    function: str
+    arguments: Mapping[str, object]
+
+    @property
+    def call(self) -> str:
+        """What to write to have the same model."""
+        given = [f"{name}={value!r}" for name, value in self.arguments.items()]
+        return f"{self.function}({', '.join(given)})"
 
 
 @dataclass(frozen=True)
@@ -119,6 +139,8 @@ class Model:
     metrics: Mapping[str, PerExample | Metric] = field(default_factory=dict)
     noisy: bool = False
     ranges: Mapping[str, int | range] = field(default_factory=dict)
+    # not of a copy with changes: that is another model
+    origin: Origin | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.local, str):
@@ -265,6 +287,28 @@ class Model:
             for name, table in self.tables.items()
         }
         return {**self.dense(jax.random.fold_in(key, 0)), **rows}
+
+
+def remembered(make: Callable[Given, Model]) -> Callable[Given, Model]:
+    """A function whose models know their ``origin``: with it a program elsewhere, which has none of
+    the data, makes the same one.
+
+    >>> @remembered
+    ... def constant(value: float) -> Model:
+    ...     return Model(lambda key: {"c": jnp.full((), value)}, lambda p, b: p["c"] - b["x"])
+    >>> constant(2.0).origin.call
+    'constant(value=2.0)'
+    """
+
+    @wraps(make)
+    def made(*args: Given.args, **kwargs: Given.kwargs) -> Model:
+        model = make(*args, **kwargs)
+        given = signature(make).bind(*args, **kwargs).arguments
+        origin = Origin(make.__module__, make.__qualname__, given)
+        object.__setattr__(model, "origin", origin)
+        return model
+
+    return made
 
 
 def lookup(table: Array, ids: Array) -> Array:

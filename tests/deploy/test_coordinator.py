@@ -300,6 +300,7 @@ def test_the_page_runs_as_it_is_printed(
     monkeypatch.chdir(tmp_path)
     page = (pytestconfig.rootpath / "docs" / "how-to" / "deploy.md").read_text()
     names: dict[str, object] = {}
-    exec(page.split("```python\n")[1].split("```")[0], names)
+    exec(page.split("```python\n")[-1].split("```")[0], names)
     assert names["report"].round == 5
+    assert names["loss"].shape == (1,)
     assert Schema.read("server").fingerprint() == names["schema"].fingerprint()

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from fedslice.cli import attack, commands, example, privacy, reproduce, results
 from fedslice.cli.catalogue import ALGORITHMS
+from fedslice.cli.deployment import commands as deployment
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
 
@@ -24,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     _training(sub)
     _looking(sub)
     _afterwards(sub)
+    _deploying(sub)
     return parser
 
 
@@ -149,11 +151,61 @@ def _afterwards(sub: Commands) -> None:
     out.set_defaults(act=commands.export_run)
 
 
+def _deploying(sub: Commands) -> None:
+    deploy = sub.add_parser(
+        "deploy", help="the same algorithm over nodes that keep their data, with Flower"
+    )
+    below = deploy.add_subparsers(required=True, metavar="COMMAND")
+    init = below.add_parser("init", help="write a Flower app for a task, ready to run")
+    init.add_argument("folder", type=Path, metavar="DIR", help="where to; must be new")
+    init.set_defaults(act=deployment.init)
+    local = below.add_parser(
+        "local", help="train over SuperNodes on this machine, and compare with the simulation"
+    )
+    local.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="an app, which goes on where it was; or where to write one (default: in runs)",
+    )
+    local.add_argument(
+        "--tls", action="store_true", help="encrypted, and with a registered key for each node"
+    )
+    local.set_defaults(act=deployment.local)
+    for parser in (init, local):
+        parser.add_argument(
+            "--task",
+            help=f"as for fedslice run (default: {deployment.TASK} on generated data)",
+        )
+        parser.add_argument("--algorithm", help="as for fedslice run (default: the task's)")
+        parser.add_argument("--nodes", type=int, help="clients that become nodes (default: 4)")
+        parser.add_argument("--rounds", type=int, help="rounds in all (default: 3)")
+        parser.add_argument("--seed", type=int, help="of the run (default: 0)")
+        parser.add_argument(
+            "--deadline",
+            type=float,
+            help=f"seconds that nodes have for an answer (default: {deployment.DEADLINE:g})",
+        )
+        parser.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="change a setting, as often as needed; see fedslice run --help",
+        )
+        _source_arguments(parser)
+
+
 def _task_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(TASKS)
     parser.add_argument(
         "task", metavar="TASK", help=f"{known}; or lr with --data; heat also takes a file here"
     )
+    _source_arguments(parser)
+
+
+def _source_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--synthetic", action="store_true", help="generated data of the published size: no download"

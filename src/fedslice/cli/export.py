@@ -10,9 +10,13 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
+from fedslice.arrays import Params
+from fedslice.data.population import Population
+from fedslice.data.submodel import Submodels
 from fedslice.errors import CheckpointError, InputError, MissingDataError
 from fedslice.files.sealed import load, seal
 from fedslice.files.writing import atomic_write, replacing
+from fedslice.model import Model
 from fedslice.simulation.run import Run
 
 MODEL, NAMES = "model.safetensors", "names.json"
@@ -50,14 +54,19 @@ def model_of(run: Run) -> Exported:
     # then each row, and each dense leaf, has all models side by side
     several = run.algorithm.server.several
     params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
+    return assembled(params, run.model, run.spaces, run.population)
+
+
+def assembled(
+    params: Params, model: Model, spaces: Mapping[str, Submodels], population: Population
+) -> Exported:
+    """A model whose tables have the rows of ``spaces``, with their names and heat if known."""
     tables = {}
-    for name, table in run.model.tables.items():
-        space = run.spaces[run.model.space_of[name]]
-        known = next(
-            (run.population.names[f] for f in table.fields if f in run.population.names), None
-        )
+    for name, table in model.tables.items():
+        space = spaces[model.space_of[name]]
+        known = next((population.names[f] for f in table.fields if f in population.names), None)
         names = [] if known is None or not len(known) else known[space.ids].astype(str).tolist()
-        heat = space.heat(run.population.counts)[:, 0].astype(np.int64)
+        heat = space.heat(population.counts)[:, 0].astype(np.int64)
         tables[name] = Rows(space.ids, names, heat, np.asarray(params[name]))
     rest = {name: leaf for name, leaf in params.items() if name not in tables}
     paths = jax.tree_util.tree_leaves_with_path(rest)

@@ -26,6 +26,7 @@ import numpy as np
 
 from fedslice.data.sampling import Sampler
 from fedslice.deploy import letter as letters
+from fedslice.deploy import served
 from fedslice.deploy.checks import Asked, Checked, check
 from fedslice.deploy.cohort import Cohort, Tally, draw
 from fedslice.deploy.letter import Letter
@@ -268,6 +269,29 @@ class Coordinator:
             sent[name] = Letter(letters.NEWS, *given).pack()
         self.link.exchange(sent, self.deadline)
 
+    def publish(self, rows: str = "held") -> list[str]:
+        """Send all nodes the model as it is, for their own use; who noted it is returned.
+
+        ``rows="held"`` sends each the rows that it holds, ``"all"`` those of everybody: what a node
+        needs to score items that it has never seen.
+        """
+        if rows not in ("held", "all"):
+            raise InputError(f"rows={rows!r}: held or all")
+        if self.algorithm.server.several:
+            raise InputError(
+                f"{self.algorithm.name} has several models, and a node has to choose: that is for"
+                " simulations"
+            )
+        sent, nonces = {}, {}
+        for name in self.names:
+            ids = self.schema.nodes[name].rows if rows == "held" else self.office.ids
+            body = served.pack(self.params(dict(ids)), ids, self.seed)
+            nonces[name] = secrets.token_bytes(len(letters.NONE))
+            given = nonces[name], self.accepted.get(name, letters.NONE), self.program.fingerprint
+            sent[name] = Letter(letters.MODEL, self.round, *given, body).pack()
+        replies = self.link.exchange(sent, self.deadline)
+        return [name for name in sent if _noted(replies.get(name, b""), nonces[name])]
+
     # -- keeping -----------------------------------------------------------------------------------
 
     def params(self, ids: dict[str, np.ndarray] | None = None) -> Params:
@@ -325,6 +349,15 @@ def _loss(stack: Stack) -> float:
     """Mean training loss of the counted nodes during their local steps."""
     report = stack.messages.report
     return float(np.sum(report.loss * report.examples) / max(np.sum(report.examples), 1))
+
+
+def _noted(reply: bytes, nonce: bytes) -> bool:
+    """Whether a reply says that its letter was noted."""
+    try:
+        letter = letters.unpack(reply)
+    except InputError:
+        return False
+    return (letter.kind, letter.nonce) == (letters.NOTED, nonce)
 
 
 def _largest(checked: Mapping[str, Checked]) -> str:

@@ -23,6 +23,7 @@ INVITE, LOOK = 3, 4
 FOUND, ANSWER = 5, 6
 NEWS, NOTED = 7, 8
 REFUSED = 9
+MODEL = 10
 
 
 class Letter(NamedTuple):

@@ -8,6 +8,9 @@ invitation names: the same bits.  It believes a coordinator no more than it must
 another program, of another run, or for a memory that it does not have is refused, in words.
 """
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,19 +21,23 @@ import numpy as np
 from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.deploy import letter as letters
+from fedslice.deploy import served
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.memory import Memory
 from fedslice.deploy.program import VERSIONS, Program, columns_of
 from fedslice.deploy.rows import put, take
 from fedslice.deploy.schema import pack_registration
+from fedslice.deploy.served import Served
 from fedslice.errors import FedsliceError, InputError
+from fedslice.files.lock import hold
 from fedslice.files.writing import atomic_write
 from fedslice.round import protocol
 from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Plan, Planner, bucket
 from fedslice.types import Algorithm, Message, PyTree
 
-INVITATION = "invitation.bin"
+INVITATION, TRAINED, LOCK = "invitation.bin", "model.safetensors", "lock"
+PATIENCE = 30.0  # seconds to wait for another process in the same folder
 MOST_STEPS = 1 << 20  # that an invitation may ask room for
 
 
@@ -90,7 +97,8 @@ class Node:
         head = Letter(letters.REFUSED, 0, letters.NONE, letters.NONE, self.program.fingerprint)
         try:
             head = letters.unpack(letter)
-            return self._reply(head, letter).pack()
+            with self._alone():
+                return self._reply(head, letter).pack()
         except FedsliceError as error:
             return head.reply(letters.REFUSED, self.program.fingerprint, str(error).encode()).pack()
 
@@ -111,6 +119,8 @@ class Node:
                 seed = int.from_bytes(head.body[:4], "little")
                 self._remembered(seed).settle(head.accepted, head.round)
             return head.reply(letters.NOTED, program.fingerprint)
+        if head.kind == letters.MODEL:
+            return self._keeps(head)
         if head.kind == letters.INVITE and program.algorithm.survey is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic_write(self.folder / INVITATION, letter)
@@ -122,6 +132,25 @@ class Node:
         if head.kind == letters.FOUND and program.algorithm.survey is not None:
             return self._after_survey(head)
         raise InputError(f"a letter of kind {head.kind}, which this node does not know")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else works in its folder: two processes would mix their memories up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        end = time.monotonic() + PATIENCE
+        try:
+            while (lock := hold(self.folder / LOCK)) is None and time.monotonic() < end:
+                time.sleep(0.05)
+        except OSError as error:
+            raise InputError(
+                f"{self.folder} is on a file system that cannot lock ({error}): use another"
+            ) from error
+        if lock is None:
+            raise InputError(
+                f"another process works in {self.folder}: give each node a folder of its own"
+            )
+        with lock:
+            yield
 
     # -- what it is asked --------------------------------------------------------------------------
 
@@ -212,6 +241,39 @@ class Node:
             rows[name] = np.flatnonzero((own.sent or own.places)[name][0] < past)
             ids[name] = self.rows[name][own.held[name][0][rows[name]]]
         return self.program.wire.pack_message(task.round, message, rows, ids, survey)
+
+    # -- what it was trained for -------------------------------------------------------------------
+
+    def _keeps(self, head: Letter) -> Letter:
+        """A trained model, for :meth:`model`."""
+        published = served.unpack(head.body, self.program.model)
+        if self.program.remembers:
+            self._remembered(published.seed).settle(head.accepted, head.round)
+        atomic_write(self.folder / TRAINED, head.body)
+        return head.reply(letters.NOTED, self.program.fingerprint)
+
+    def model(self) -> Served:
+        """The model that it would serve: the one that the coordinator published last, with its own
+        local leaves, rebuilt on its examples or kept from its rounds."""
+        file, client = self.folder / TRAINED, self.program.algorithm.client
+        if not file.exists():
+            raise InputError(f"{file} is not there: the coordinator has published no model yet")
+        published, model = served.unpack(file.read_bytes(), client.model), client.model
+        if client.serve is not None:
+            where = served.places_of(published, self.rows)
+            tags = served.tags_of(model, published.params)
+            mine = take(tags, published.params, where)
+            memory = self._remembered(published.seed).value
+            value = self._first(published.seed) if memory is None else memory
+            drawer = {PER_CLIENT: np.int32(0), **{n: np.arange(k) for n, k in self.held.items()}}
+            own = take(self.program.tags.memory, value, drawer)[0]
+            key = jax.random.fold_in(jax.random.key(published.seed), self.number)
+            params = served.merged(tags, published.params, where, client.serve(mine, own, key))
+        elif client.adapt is not None:
+            params = served.adapted(client.adapt, published, self.data)
+        else:
+            params = published.params
+        return Served(model, params, published.ids)
 
     # -- what it remembers -------------------------------------------------------------------------
 

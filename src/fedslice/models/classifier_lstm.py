@@ -11,11 +11,12 @@ Keras draws them.
 import jax
 import jax.numpy as jnp
 
-from fedslice.model import Model, Table, lookup
+from fedslice.model import Model, Table, lookup, remembered
 from fedslice.models import lstm
 from fedslice.types import Array, Batch, Key, Params
 
 
+@remembered
 def classifier_lstm(
     vocabulary: int, embedding: int = 25, hidden: int = 100, layers: int = 2
 ) -> Model:

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.metrics import auc, hit_rate, ndcg
-from fedslice.model import Model, RowInit, Table, lookup
+from fedslice.model import Model, RowInit, Table, lookup, remembered
 from fedslice.types import Array, Batch, Key, Params
 
 ATTENTION = (80, 40, 1)
@@ -34,6 +34,7 @@ HIDDEN = (200, 80, 2)
 TINY = 1e-8  # far below the variance of a layer's units at the start, which is about 1e-4
 
 
+@remembered
 def din(users: int, items: int, categories: int = 0, width: int = 18) -> Model:
     """The model over the fields ``user``, ``item``, ``history`` [batch, L] and ``label`` (0 or 1);
     with ``categories`` also ``category`` and ``history_category`` [batch, L].  Histories are padded

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.metrics import root
-from fedslice.model import Model, Table, lookup
+from fedslice.model import Model, Table, lookup, remembered
 from fedslice.types import Array, Batch, Key, Params
 
 SPREAD = 0.05  # of the first values
 HIGHEST = 5.0  # rating
 
 
+@remembered
 def factorisation(
     items: int, dimension: int = 50, users: int | None = None, stars: float = 1.0
 ) -> Model:

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 
 from fedslice import metrics
 from fedslice.errors import InputError
-from fedslice.model import Model, Table, lookup
+from fedslice.model import Model, Table, lookup, remembered
 from fedslice.models import lstm, next_token
 from fedslice.types import Array, Batch, Key, Params
 
 
+@remembered
 def language_lstm(
     vocabulary: int,
     specials: int = 2,

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.model import Model
+from fedslice.model import Model, remembered
 from fedslice.models.layers import (
     check_width,
     classifier,
@@ -50,6 +50,7 @@ STRIDES = tuple(
 )
 
 
+@remembered
 def mobilenet2(classes: int, width: float = 1.0, groups: int = 2) -> Model:
     """The model; it reads the fields ``image`` [rows, columns, 3], bytes, and ``label``.
 

@@ -18,7 +18,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from fedslice.model import Model
+from fedslice.model import Model, remembered
 from fedslice.models.layers import (
     check_width,
     classifier,
@@ -33,6 +33,7 @@ from fedslice.types import Array, Batch, Key, Params
 STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # of the eight blocks
 
 
+@remembered
 def resnet18(classes: int = 10, width: int = 64, groups: int = 2) -> Model:
     """The model; it reads the fields ``image`` [rows, columns, 3], bytes, and ``label``.
 

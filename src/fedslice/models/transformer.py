@@ -24,13 +24,14 @@ import numpy as np
 
 from fedslice import metrics
 from fedslice.errors import InputError
-from fedslice.model import Model, Table, lookup
+from fedslice.model import Model, Table, lookup, remembered
 from fedslice.models import next_token
 from fedslice.types import Array, Batch, Key, Params
 
 _glorot = jax.nn.initializers.glorot_uniform()
 
 
+@remembered
 def transformer(
     words: int,
     special: int = 2,

@@ -18,7 +18,7 @@ from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.files.guard import check_padded
 from fedslice.metrics import Metric, PerExample, auc, calibration
-from fedslice.model import Model, Table, lookup
+from fedslice.model import Model, Table, lookup, remembered
 from fedslice.tasks.base import Task
 from fedslice.types import Array, Batch, Params
 
@@ -27,6 +27,7 @@ FEWEST = 100  # examples, to tell that a feature hardly ever repeats
 SETTINGS = {"cohort": COHORT, "steps": 10, "batch": 5, "weights": "examples"}
 
 
+@remembered
 def logistic(rows: int) -> Model:
     """The model over one table ``weight`` indexed by the field ``features``.
 

@@ -14,11 +14,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.data.population import Population
-from fedslice.model import Model, Table, lookup
+from fedslice.model import Model, Table, lookup, remembered
 from fedslice.tasks.base import Target, Task, Workload
 from fedslice.types import Array, Batch, Params
 
 SETTINGS = {"cohort": 10, "steps": 5, "batch": 1}
+
+
+@remembered
+def squares(start: float = 1.0) -> Model:
+    """The sum of the squares of the rows of a table of two, which begin at ``start``.
+
+    >>> squares().tables["w"].rows
+    2
+    """
+
+    def loss(params: Params, batch: Batch) -> Array:
+        return jnp.sum(lookup(params["w"], batch["rows"]) ** 2, axis=-1)
+
+    table = Table(rows=2, fields=("rows",), init=lambda key, shape: jnp.full(shape, start))
+    return Model(lambda key: {}, loss, {"w": table})
 
 
 def example1(clients: int = 100, start: float = 1.0) -> Task:
@@ -28,12 +43,7 @@ def example1(clients: int = 100, start: float = 1.0) -> Task:
     >>> task.train.heat(task.model).counts("w").tolist()
     [1.0, 4.0]
     """
-
-    def loss(params: Params, batch: Batch) -> Array:
-        return jnp.sum(lookup(params["w"], batch["rows"]) ** 2, axis=-1)
-
-    table = Table(rows=2, fields=("rows",), init=lambda key, shape: jnp.full(shape, start))
-    model = Model(lambda key: {}, loss, {"w": table})
+    model = squares(start)
     rows = np.full((clients, 2), 1, np.int32)
     rows[:, 0] = -1
     rows[0, 0] = 0
@@ -107,16 +117,27 @@ def random_quadratic(
     return Quadratic(task, hessians, centres)
 
 
-def _task(rows: int, ids: np.ndarray, matrix: np.ndarray, centre: np.ndarray) -> Task:
+@remembered
+def quadratic(rows: int) -> Model:
+    """1/2 (x - c)^T A (x - c) on the rows x that an example names, with its own A and c.
+
+    >>> quadratic(20).tables["w"].rows
+    20
+    """
+
     def loss(params: Params, batch: Batch) -> Array:
         gap = lookup(params["w"], batch["rows"]) - batch["centre"]
         return 0.5 * jnp.einsum("bi,bij,bj->b", gap, batch["matrix"], gap)
 
-    model = Model(
+    return Model(
         lambda key: {},
         loss,
         {"w": Table(rows=rows, fields=("rows",), init=jax.nn.initializers.zeros)},
     )
+
+
+def _task(rows: int, ids: np.ndarray, matrix: np.ndarray, centre: np.ndarray) -> Task:
+    model = quadratic(rows)
     people = Population.from_arrays(np.arange(len(ids)), rows=ids, matrix=matrix, centre=centre)
     settings: dict[str, Any] = {
         **SETTINGS,

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedslice.data.population import Population
 from fedslice.errors import InputError
-from fedslice.model import Model
+from fedslice.model import Model, remembered
 from fedslice.models.layers import classifier
 from fedslice.tasks.base import Task, Workload
 
@@ -40,6 +40,7 @@ PUBLISHED = {
 }
 
 
+@remembered
 def softmax_regression(features: int = FEATURES, classes: int = CLASSES) -> Model:
     """The model; it reads the fields ``x`` [features] and ``label``.
 

@@ -1,0 +1,95 @@
+"""Is it the same?  The simulation of the clients that counted, beside the model that was trained
+over nodes."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedslice.cli.deployment import app
+from fedslice.data.sampling import Sampler
+from fedslice.deploy import Coordinator, InProcess, Schema
+from fedslice.deploy.cohort import draw
+from fedslice.deploy.coordinator import AGAIN
+from fedslice.deploy.report import Report
+from fedslice.deploy.session import reports
+from fedslice.simulation.run import simulate
+
+
+class Counted(Sampler):
+    """The clients that counted, round by round; nobody beyond."""
+
+    rounds: list[list[int]]
+
+    def cohort(self, seed: int, round: int, counts: np.ndarray) -> np.ndarray:
+        """Those of this round."""
+        return np.array(self.rounds[round] if round < len(self.rounds) else [], np.int64)
+
+
+def compare(folder: Path, seed: int) -> str:
+    """In a sentence, how the model in ``folder`` differs from the simulation's."""
+    home = folder / app.SERVER
+    method, schema = app.method_of(folder), Schema.read(home)
+    algorithm = method.algorithm(schema.population(method.MODEL))
+    given = {"sampler": method.SAMPLER, "seed": seed, "folder": home}
+    server = Coordinator(algorithm, schema, InProcess({}), **given)
+    if algorithm.noise is not None:
+        return "not compared: the noise hangs on a secret of the server's, as it must"
+    told = [each for each in reports(home) if each.accepted]
+    if [each.round for each in told] != list(range(1, server.round + 1)):
+        return "not compared: the report of a round was lost when the server was killed"
+    people = app.people_of(app.nodes_of(folder))
+    known = np.isin(people.numbers, [node.number for node in schema.nodes.values()])
+    sampler = Counted(*method.SAMPLER)
+    sampler.rounds = _cohorts(server, reports(home))
+    run = simulate(
+        algorithm,
+        people.subset(np.flatnonzero(known)),
+        sampler=sampler,
+        seed=seed,
+        engine="map",
+        threads=1,
+    )
+    run.planner.capacity = dict(server.office.room)
+    for _ in run.rounds(server.round):
+        pass
+    return _difference(server.office.store.state, run.store.state)
+
+
+def _cohorts(server: Coordinator, told: list[Report]) -> list[list[int]]:
+    """Of each accepted round the places of those that counted, as often as they were drawn."""
+    names = list(server.schema.nodes)
+    examples = {name: server.schema.nodes[name].examples for name in server.names}
+    found, tries = [], 0
+    for report in told:
+        if report.accepted:
+            number = report.round - 1 + tries * AGAIN * server.sampler.cycle
+            times = draw(server.sampler, server.seed, number, examples, server.spare).times
+            counted = [[names.index(name)] * times.get(name, 1) for name in report.counted]
+            found.append([place for each in counted for place in each])
+        tries = 0 if report.accepted else tries + 1
+    return found
+
+
+def _difference(deployed: Any, simulated: Any) -> str:
+    """Bit for bit, or by how much.
+
+    >>> _difference({"w": np.ones(2)}, {"w": np.ones(2)})
+    'bit for bit the model of the simulation of the same clients'
+    >>> _difference({"w": np.ones(2)}, {"w": np.ones(2) + 0.5})[:53]
+    'not the same: the largest difference to the simulatio'
+    """
+    pairs = [
+        (np.asarray(one), np.asarray(two))
+        for one, two in zip(jax.tree.leaves(deployed), jax.tree.leaves(simulated), strict=True)
+    ]
+    if all(one.tobytes() == two.tobytes() for one, two in pairs):
+        return "bit for bit the model of the simulation of the same clients"
+    gaps = [np.abs(one - two).max(initial=0) for one, two in pairs if one.dtype.kind == "f"]
+    most = max(map(float, gaps), default=0.0)
+    return (
+        f"not the same: the largest difference to the simulation of the same clients is {most:.3g}."
+        " Up to rounding that is the compiler's choice of instructions in two programs; more is"
+        " another version or processor on a node, or a mistake"
+    )

@@ -1,0 +1,82 @@
+"""What the method of a written app is made with: an algorithm by name and its settings, and no data
+of anybody else's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedslice.cli import export
+from fedslice.cli.catalogue import find_method
+from fedslice.cli.settings import Settings
+from fedslice.data.population import Population
+from fedslice.data.sampling import Sampler
+from fedslice.deploy.coordinator import Coordinator
+from fedslice.deploy.flower import Flower
+from fedslice.deploy.session import PATIENCE, coordinate, train
+from fedslice.model import Model
+from fedslice.tasks.base import Task
+from fedslice.types import Algorithm
+
+
+def recipe(
+    name: str, model: Model, population: Population, settings: Mapping[str, Any]
+) -> Algorithm:
+    """The algorithm of this name for a population: on a node its own data, on the server what nodes
+    said of theirs.
+
+    >>> from fedslice.cli.catalogue import settings_for
+    >>> from fedslice.tasks import quadratic
+    >>> task = quadratic.example1(clients=4)
+    >>> recipe("fedsubavg", task.model, task.train, settings_for(task, "fedsubavg", []).values).name
+    'fedsubavg'
+    """
+    task = Task("deployed", model, population, population, {})
+    return find_method(name).build(task, Settings(settings))
+
+
+def sampling(name: str, settings: Mapping[str, Any]) -> Sampler:
+    """Who takes part in a round.
+
+    >>> sampling("fedavg", {"sampler": "uniform", "cohort": 3}).name
+    'uniform(3)'
+    """
+    return find_method(name).sampler(Settings(settings))
+
+
+def serve(
+    grid: Any, config: Mapping[str, Any], model: Model, algorithm: Any, sampler: Sampler
+) -> Coordinator:
+    """The server's part of a Flower app, from the first node to the trained model in its folder."""
+    link = Flower(grid, authenticated=bool(config.get("authenticated", False)))
+    asked = ("least", "spare")
+    chosen: dict[str, Any] = {name: int(config[name]) for name in asked if name in config}
+    server = coordinate(
+        link,
+        model,
+        algorithm,
+        sampler,
+        folder=str(config["folder"]),
+        nodes=int(config["nodes"]),
+        patience=float(config.get("patience", PATIENCE)),
+        deadline=float(config.get("deadline", 0)) or None,
+        seed=int(config.get("seed", 0)),
+        **chosen,
+    )
+    for _ in train(server, int(config["rounds"])):
+        pass
+    if (rows := str(config.get("publish", "no"))) != "no":
+        print(f"the model is with {', '.join(server.publish(rows)) or 'no node'}")
+    assert server.folder is not None
+    export.write_model(trained(server), server.folder)
+    return server
+
+
+def trained(server: Coordinator) -> export.Exported:
+    """The model with the rows that nodes hold; what rows are called only nodes know."""
+    model = server.program.model
+    population = server.schema.population(model)
+    spaces = population.spaces(model)
+    ids = {name: space.ids for name, space in spaces.items()}
+    several = server.algorithm.server.several
+    store = server.office.store
+    params = store.rows(lambda state: state.server, ids) if several else server.params(ids)
+    return export.assembled(params, model, spaces, population)

@@ -1,0 +1,131 @@
+"""``fedslice deploy init``: what it writes is enough for nodes and server, and has nobody's data in
+what is sent; the comparison tells the same from the different.  Over Flower: tests/deploy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedslice.cli.deployment import app
+from fedslice.cli.deployment.comparison import compare
+from fedslice.cli.main import main
+from fedslice.data.population import Population
+from fedslice.deploy import Coordinator, InProcess, Program, columns_of, flower, own
+from fedslice.deploy.link import silent
+from fedslice.deploy.session import REPORTS, coordinate, train
+from fedslice.errors import InputError
+from fedslice.model import Model
+
+SAME = "bit for bit the model of the simulation of the same clients"
+
+
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "compiled_in", lambda folder: None)
+
+
+def written(folder: Path, *arguments: str) -> Any:
+    task = [] if "--task" in arguments else ["--task", "quadratic"]
+    assert main(["deploy", "init", str(folder), *task, *arguments]) == 0
+    return app.method_of(folder)
+
+
+def link_of(folder: Path, method: Any) -> InProcess:
+    places = app.nodes_of(folder)
+    return InProcess(
+        {
+            f"node-{place.name}": flower.node({"folder": str(place)}, method.algorithm)
+            for place in places
+        }
+    )
+
+
+def session(folder: Path, method: Any, link: InProcess, **settings: Any) -> Coordinator:
+    given = {"folder": folder / app.SERVER, "nodes": len(link.members), "patience": 0.0}
+    given |= {"tell": lambda line: None}
+    return coordinate(link, method.MODEL, method.algorithm, method.SAMPLER, **given, **settings)
+
+
+@pytest.mark.parametrize("name", ["fedsubavg", "scaffold", "ditto"])
+def test_what_is_written_is_enough_and_is_the_simulation(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = written(tmp_path, "--algorithm", name, "--nodes", "3", "--set", "client_rate=0.05")
+    assert f"try: fedslice deploy local {tmp_path}" in capsys.readouterr().out
+    link = link_of(tmp_path, method)
+    list(train(session(tmp_path, method, link), 2, lambda line: None))
+    assert compare(tmp_path, seed=0) == SAME
+    home = tmp_path / app.SERVER
+    told = (home / REPORTS).read_text().splitlines()
+    (home / REPORTS).write_text(told[0].replace('"node-1", ', "", 2) + "\n" + told[1] + "\n")
+    assert compare(tmp_path, seed=0).startswith("not the same: the largest difference")
+    (home / REPORTS).write_text(told[1])
+    assert compare(tmp_path, seed=0).startswith("not compared: the report of a round was lost")
+
+
+def test_draws_with_replacement_and_second_tries_are_simulated_too(tmp_path: Path) -> None:
+    changes = ("--set", "sampler=weighted", "--set", "cohort=4")
+    task = ("--task", "synthetic-glm", "--scale", "0.2", "--algorithm", "fedavg", "--nodes", "3")
+    method = written(tmp_path, *task, *changes)
+    link = link_of(tmp_path, method)
+    server = session(tmp_path, method, link)
+    rounds = train(server, 3, lambda line: None)
+    link.faults = dict.fromkeys(link.members, silent)
+    assert not next(rounds).accepted
+    link.faults = {}
+    assert all(report.accepted for report in rounds)
+    assert compare(tmp_path, seed=0) == SAME
+
+
+def test_nodes_and_server_make_the_same_program_from_what_they_know(tmp_path: Path) -> None:
+    """A survey, heat and variates: nodes have their own data, the server what they said."""
+    for name in ("mime", "scaffold-heat", "fedrecon"):
+        folder = tmp_path / name
+        method = written(folder, "--algorithm", name, "--nodes", "2")
+        people = app.people_of(app.nodes_of(folder))
+        columns = columns_of(method.MODEL, people)
+        prints = {
+            Program(method.algorithm(each), columns).fingerprint
+            for each in (people, *(people.subset(np.array([place])) for place in (0, 1)))
+        }
+        assert len(prints) == 1, name
+
+
+def test_the_data_are_the_clients_own(tmp_path: Path) -> None:
+    from fedslice.tasks import quadratic
+
+    written(tmp_path, "--nodes", "3")
+    task = quadratic.random_quadratic(clients=50).task
+    for place in range(3):
+        mine = own.read(tmp_path / "nodes" / str(place) / "data")
+        wanted = task.train.subset(np.array([place]))
+        assert mine.numbers.tolist() == [place]
+        for name, column in wanted.columns.items():
+            np.testing.assert_array_equal(mine.columns[name], column)
+    sent = [file for file in tmp_path.rglob("*") if file.match("fedslice_app/*.py")]
+    assert len(sent) == 4  # and only these go to SuperLink and SuperNodes
+    assert 'fab-include = ["fedslice_app/*.py"]' in (tmp_path / "pyproject.toml").read_text()
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: str) -> str:
+        assert main(["deploy", "init", str(tmp_path / "x"), *arguments]) == 2
+        return capsys.readouterr().err
+
+    assert "there are 50 clients" in said("--task", "quadratic", "--nodes", "51")
+    assert "there is nothing to deploy" in said("--task", "quadratic", "--algorithm", "central")
+    assert "no local leaves" in said("--task", "quadratic", "--algorithm", "fedper")
+    assert not (tmp_path / "x").exists()
+    written(tmp_path / "x")
+    assert "is there already" in said("--task", "quadratic")
+    assert main(["deploy", "local", str(tmp_path / "x"), "--algorithm", "fedavg"]) == 2
+    assert "is an app already" in capsys.readouterr().err
+    model = Model(lambda key: {"c": np.zeros(())}, lambda p, b: p["c"] - b["x"])
+    people = Population.from_arrays([0], x=[1.0])
+    with pytest.raises(InputError, match="does not say how it was made"):
+        app.write(tmp_path / "y", model, "fedavg", {}, people, {})
+    damaged = tmp_path / "x" / "nodes" / "0" / "data" / "0.npy"
+    damaged.write_bytes(damaged.read_bytes()[:90])
+    with pytest.raises(InputError, match="cannot be read"):
+        own.read(damaged.parent)
