@@ -23,6 +23,8 @@ INVITE, LOOK = 3, 4
 FOUND, ANSWER = 5, 6
 NEWS, NOTED = 7, 8
 REFUSED = 9
+HEAT, HEATED = 20, 21
+TURN, TURNED = 22, 23  # of a secure sum: see deploy.turns
 
 
 class Letter(NamedTuple):
