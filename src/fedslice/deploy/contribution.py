@@ -154,7 +154,7 @@ class Contribution:
     def _rows(self, opening: Opening, head: Letter, first: bytes, now: bytes) -> Vector:
         """Random numbers where it holds a row, zeros elsewhere."""
         vectors = [
-            plan.vector(rows)["rows"]
+            plan.vector(rows, self.sitting.random)["rows"]
             for plan, rows in zip(opening.plans, self.node.rows.values(), strict=True)
         ]
         return union_parts(opening.plans), {str(place): each for place, each in enumerate(vectors)}

@@ -227,4 +227,4 @@ def _spaces(model: Model) -> dict[str, int]:
 
 
 def _like(schema: Schema, model: Model) -> Heat:
-    return schema.heat(model)._replace(ids={}, mass={})
+    return schema.population(model).heat(model)._replace(ids={}, mass={})

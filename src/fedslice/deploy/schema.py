@@ -77,6 +77,11 @@ class Schema:
 
     def heat(self, model: Model) -> Heat:
         """How many nodes, and how many of their examples, stand behind each row."""
+        if silent := [name for name, node in self.nodes.items() if node.hidden]:
+            raise InputError(
+                f"{silent[0]!r} and others do not say which rows they hold: collect the heat from"
+                " them privately, deploy.collect(link, schema, model, privacy.heat.symmetric(1.0))"
+            )
         return self.population(model).heat(model)
 
     def fingerprint(self) -> str:

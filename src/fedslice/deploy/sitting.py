@@ -7,6 +7,7 @@ the last turn the secrets are gone, and with the next news the rest.
 """
 
 import hashlib
+import os
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,10 +49,17 @@ class Acts(NamedTuple):
 
 
 class Sitting:
-    """The sum in which the node with this folder, number and private key sits."""
+    """The sum in which the node with this folder, number and private key sits; ``random(n)`` gives
+    n random bytes (for tests, the same every time)."""
 
-    def __init__(self, folder: Path, number: int, private: bytes) -> None:
-        self.folder, self.number, self.private = folder, number, private
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        private: bytes,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.folder, self.number, self.private, self.random = folder, number, private, random
         self.file, self.given = folder / NAME, Given(folder)
 
     def repeated(self, letter: bytes) -> bytes | None:
@@ -72,7 +80,7 @@ class Sitting:
             )
         opening = Opening.unpack(seat.opening)
         session = opening.session
-        given = session, self.number, self.private, seat.participant
+        given = session, self.number, self.private, seat.participant, self.random
         participant = resting.unpack(*given)
         if turn.number == 2:
             use, once = acts.use(opening)
@@ -93,7 +101,7 @@ class Sitting:
         session = opening.session
         use, once = acts.use(opening)
         self.given.check(use, opening.round, opening.attempt, session.tag.hex(), once)
-        participant = Participant(session, self.number, self.private)
+        participant = Participant(session, self.number, self.private, self.random)
         beside = acts.take(opening, turn.beside)
         said = participant.advertise()
         seat = Seat(turn.opening, turn.beside, resting.pack(participant), b"", b"")

@@ -6,6 +6,8 @@ here can help: keep the last one only.
 """
 
 import json
+import os
+from collections.abc import Callable
 
 from fedslice.privacy.secure.participant import Participant
 from fedslice.privacy.secure.primitives import private_key
@@ -43,9 +45,15 @@ def pack(participant: Participant) -> bytes:
     return json.dumps(kept).encode()
 
 
-def unpack(session: Session, identity: int, private: bytes, data: bytes) -> Participant:
+def unpack(
+    session: Session,
+    identity: int,
+    private: bytes,
+    data: bytes,
+    random: Callable[[int], bytes] = os.urandom,
+) -> Participant:
     """The participant again, at the turn at which it was packed."""
-    kept, found = json.loads(data), Participant(session, identity, private)
+    kept, found = json.loads(data), Participant(session, identity, private, random)
     seal, pair, own = (bytes.fromhex(secret) for secret in kept["secrets"])
     found._seal_key, found._pair_key, found._own_secret = private_key(seal), private_key(pair), own
     found._turn, found._set = kept["turn"], bytes.fromhex(kept["set"])
