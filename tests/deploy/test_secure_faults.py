@@ -206,6 +206,26 @@ def test_local_noise_is_given_once_a_round(tmp_path: Path) -> None:
     assert "gives them once" in refusal(node.receive(other.pack()))
 
 
+def test_an_owner_says_how_often(tmp_path: Path) -> None:
+    made = deployed(secure(), tmp_path, node={"rounds": 2, "trial": True})
+    made.link.members["3"].given.most = 1
+    counted = [made.server.step() for _ in range(3)]
+    assert [len(report.counted) for report in counted] == [7, 6, 0]
+    assert "1 times, which is all that its owner allows" in counted[1].excluded["3"]
+
+
+def test_a_model_without_tables_has_no_union(tmp_path: Path) -> None:
+    model = fs.Model(
+        lambda key: {"slope": np.ones(3, np.float32)},
+        lambda params, batch: (batch["x"] * params["slope"].sum()) ** 2,
+    )
+    stages = [fs.stage.clip(1.0), fs.stage.secure(7)]
+    method = fs.recipes.fedavg(model, optax.sgd(0.1), weights="uniform", stages=stages)
+    made = deployed(method, tmp_path)
+    assert made.server.step().counted == tuple(map(str, ALL))
+    assert made.same_model(simulated(method, [ALL]))
+
+
 def test_what_does_not_go_together_speaks_of_privacy(tmp_path: Path) -> None:
     population = people()
     made = deployed(secure(), tmp_path)
@@ -226,16 +246,16 @@ def test_what_does_not_go_together_speaks_of_privacy(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=why):
             one.coordinator()
         one.schema = kept
+    stages = [fs.stage.clip(1.0), fs.stage.secure(7)]
     with pytest.raises(InputError, match="surveys its clients first"):
         fs.recipes.mime(
             MODEL,
             optax.sgd(0.1),
             heat=population.heat(MODEL),
-            stages=[fs.stage.clip(1.0), fs.stage.secure(7)],
+            stages=stages,
             weights="uniform",
         )
     with pytest.raises(InputError, match="sends more than updates"):
-        stages = [fs.stage.clip(1.0), fs.stage.secure(7)]
         fs.recipes.fednova(MODEL, 0.1, weights="uniform", stages=stages)
 
 

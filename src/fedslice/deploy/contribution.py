@@ -48,7 +48,7 @@ class Contribution:
         self.answers = node.program.algorithm.answers or Answers()
         private = node.vault.identity
         self.public = identity_of(private)
-        self.sitting = Sitting(node.folder, node.number, private)
+        self.sitting = Sitting(node.folder, node.number, private, node.given)
 
     def turn(self, head: Letter, letter: bytes) -> Letter:
         """The reply to a letter of a turn; it is on the disk before it leaves."""

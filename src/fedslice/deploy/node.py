@@ -71,6 +71,9 @@ class Node:
             ``privacy.heat.Summed(4.0, most=200, kind="skellam")``; by default not at all.
         trusted: the public keys of the nodes, by number, that it adds up with; by default those
             that the coordinator names.
+        rounds: how often at all, in whichever runs, it gives updates where rows are hidden: a
+            guarantee is for so many rounds, and the coordinator alone says how many there were.  By
+            default as often as it is asked.
         trial: draw noise and answers from the run's seed, as a simulation does: to compare the two,
             and never with data that matter, for everybody knows the seed.
 
@@ -91,6 +94,7 @@ class Node:
         *,
         heat: Response | Summed | None = None,
         trusted: Mapping[int, bytes] | None = None,
+        rounds: int | None = None,
         trial: bool = False,
     ) -> None:
         if len(data) != 1:
@@ -112,6 +116,7 @@ class Node:
         self.held = {name: len(space.slots) for name, space in self.spaces.items()}
         self.rows = {name: space.ids[space.slots] for name, space in self.spaces.items()}
         self.heat, self.trusted = heat, dict(trusted or {})
+        self.given = Given(self.folder, rounds)
         self.vault = Trial(self.folder) if trial else Vault(self.folder)
         self._planners: dict[int, tuple[Planner, dict[str, int]]] = {}
         self._memory: Memory | None = None
@@ -278,16 +283,15 @@ class Node:
         every = {name: np.arange(rows) for name, rows in wire.spaces.items()}
         task = self.task(head.body, every)
         asked = hashlib.sha256(head.body)
-        given = Given(self.folder)
         use = f"answer {task.seed} {program.fingerprint}", task.round, 0, asked.hexdigest()
-        given.check(*use, once=True)
+        self.given.check(*use, once=True)
         values = self.values_on(task, self.trained(head, task), every, every)
         key = self.vault.noise(task.seed, task.round, self.number, asked.digest())
         noisy = program.shake(values["update"], key)
         zero, one = jnp.float32(0), jnp.float32(1)
         nothing = ClientReport(*[zero] * len(ClientReport._fields))
         body = wire.pack_message(task.round, Message(noisy, one, nothing), every, every)
-        given.note(*use)
+        self.given.note(*use)
         return head.reply(letters.ANSWER, program.fingerprint, body)
 
     def values_on(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedslice.deploy.given import Given
-from fedslice.deploy.turns import Opening, Turn
+from fedslice.deploy.turns import SUM, Opening, Turn
 from fedslice.errors import InputError
 from fedslice.files.writing import atomic_write
 from fedslice.privacy.secure import resting
@@ -49,18 +49,19 @@ class Acts(NamedTuple):
 
 
 class Sitting:
-    """The sum in which the node with this folder, number and private key sits; ``random(n)`` gives
-    n random bytes (for tests, the same every time)."""
+    """The sum in which the node with this folder, number and private key sits; ``given`` is what it
+    gave before, ``random(n)`` gives n random bytes (for tests, the same every time)."""
 
     def __init__(
         self,
         folder: Path,
         number: int,
         private: bytes,
+        given: Given,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.folder, self.number, self.private, self.random = folder, number, private, random
-        self.file, self.given = folder / NAME, Given(folder)
+        self.file, self.given = folder / NAME, given
 
     def repeated(self, letter: bytes) -> bytes | None:
         """The reply to a letter that came before; None to a new one."""
@@ -85,10 +86,11 @@ class Sitting:
         if turn.number == 2:
             use, once = acts.use(opening)
             stands = use, opening.round, opening.attempt, session.tag.hex()
-            self.given.check(*stands, once)
+            counts = opening.purpose == SUM
+            self.given.check(*stands, once, counts)
             vector = acts.vector(opening, seat.beside, turn.beside)
             said = participant.mask(turn.message, *vector)
-            self.given.note(*stands)
+            self.given.note(*stands, counts)
         else:
             each = {1: participant.share, 3: participant.agree, 4: participant.unmask}
             said = each[turn.number](turn.message)
@@ -100,7 +102,8 @@ class Sitting:
         acts.allow(opening)
         session = opening.session
         use, once = acts.use(opening)
-        self.given.check(use, opening.round, opening.attempt, session.tag.hex(), once)
+        stands = use, opening.round, opening.attempt, session.tag.hex()
+        self.given.check(*stands, once, opening.purpose == SUM)
         participant = Participant(session, self.number, self.private, self.random)
         beside = acts.take(opening, turn.beside)
         said = participant.advertise()
