@@ -191,6 +191,21 @@ def test_what_a_node_will_not_be_asked(tmp_path: Path) -> None:
     assert "in secure sums alone" in refusal(node.receive(invitation.pack()))
 
 
+def test_a_plan_without_places_for_all_rows_is_refused(tmp_path: Path) -> None:
+    """By whether it fails a node would tell which rows it holds."""
+    made = deployed(secure(), tmp_path)
+    tap = made.link.members["3"] = Tap(made.link.members["3"])
+    made.server.step()
+    head = unpack(tap.letters[0])
+    body = Turn.unpack(head.body)
+    told = Opening.unpack(body.opening)._replace(attempt=1)
+    plan = told.plans[0]
+    for wrong in ({"cells": 12}, {"hashes": 65}, {"hashes": 3, "cells": 0}, {"seed": -1}):
+        opening = told._replace(plans=(plan._replace(**wrong),))
+        letter = head._replace(body=body._replace(opening=opening.pack()).pack())
+        assert "no place for every row" in refusal(tap.node.receive(letter.pack()))
+
+
 def test_local_noise_is_given_once_a_round(tmp_path: Path) -> None:
     """The same invitation has the same answer, with the same noise; another one has none."""
     stages = fs.privacy.local(1.0, 2.0, fs.sampling.uniform(7))

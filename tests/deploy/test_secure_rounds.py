@@ -2,7 +2,9 @@
 bit, of the clients that counted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optax
@@ -18,14 +20,25 @@ from hidden import (
     with_server_noise,
     with_shares,
 )
+from laws import MODEL
 from nodes import Deployment, bits
 
 import fedslice as fs
 from fedslice.deploy.link import late, silent
+from fedslice.errors import InputError
 from fedslice.types import Algorithm, Answers
 
 ALL = list(range(7))
 HALF = Answers(7 / 8, 1 / 8, 7 / 8, 1 / 8)
+
+
+def partly_local(recipe: Callable[..., Algorithm], **settings: Any) -> Algorithm:
+    """The bias stays on the node; the table goes through the sum."""
+    model, stages = replace(MODEL, local=("bias",)), [fs.stage.clip(1.0), fs.stage.secure(7)]
+    work = fs.Work(steps=2, batch=4)
+    given = {"work": work, "stages": stages, "weights": "uniform", **settings}
+    return recipe(model, optax.sgd(0.1), **given)
+
 
 METHODS: dict[str, Callable[[], Algorithm]] = {
     "secure": secure,
@@ -33,6 +46,12 @@ METHODS: dict[str, Callable[[], Algorithm]] = {
     "weighted": weighted,
     "momentum": lambda: secure(server=optax.adam(0.1), work=fs.Work(epochs=1, batch=4)),
     "server-noise": with_server_noise,
+    "recon": lambda: partly_local(
+        fs.recipes.fedrecon,
+        reconstruction=optax.sgd(0.2),
+        recover=fs.Work(steps=2, batch=4),
+    ),
+    "fedper": lambda: partly_local(fs.recipes.fedper),
 }
 
 
@@ -45,8 +64,11 @@ def test_a_sum_that_nobody_sees_into_is_the_simulations(name: str, tmp_path: Pat
         assert report.accepted
         assert report.counted == report.asked == tuple(map(str, ALL))
         assert not report.excluded
-    assert made.same_model(simulated(method, [ALL] * 3))
+    run = simulated(method, [ALL] * 3)
+    assert made.same_model(run)
     assert not made.same_model(simulated(method, []))
+    made.server.tell()
+    assert not made.program.remembers or all(made.same_memory(run, i) for i in ALL)
     assert np.isnan(reports[0].loss) == (method.noise is not None)
 
 
@@ -223,3 +245,5 @@ def test_a_union_by_a_bloom_filter_has_all_rows_and_may_have_more(tmp_path: Path
     for _ in range(2):
         made.server.step()
     assert made.same_model(simulated(method, [ALL] * 2))
+    with pytest.raises(InputError, match="a Bloom filter takes for members"):
+        deployed(METHODS["momentum"](), tmp_path / "momentum", union={"w": 4})

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedslice.deploy import letter as letters
 from fedslice.deploy.letter import Letter
+from fedslice.deploy.noisy import values_on
 from fedslice.deploy.sitting import Acts, Sitting
 from fedslice.deploy.turns import (
     HEAT,
@@ -105,6 +106,8 @@ class Contribution:
             raise InputError("this node's algorithm has no union of rows")
         if [plan.rows for plan in opening.plans] != list(self.program.wire.spaces.values()):
             raise InputError("a union of the rows of other tables")
+        if not all(plan.sound for plan in opening.plans):
+            raise InputError("a union by a plan that has no place for every row")
 
     def _allow_sum(self, opening: Opening) -> None:
         noise, most = self.program.algorithm.noise, self.program.algorithm.most
@@ -168,7 +171,7 @@ class Contribution:
         if (task.round, task.seed) != (opening.round, opening.run):
             raise InputError("an invitation to another round than the sum's")
         message = node.trained(head, task)
-        values = node.values_on(task, message, union, taken)
+        values = values_on(node, task, message, union, taken)
         key = node.vault.noise(task.seed, task.round, node.number, hashlib.sha256(now).digest())
         values["update"] = self.program.shake(values["update"], key)
         tells = self.program.algorithm.noise is None

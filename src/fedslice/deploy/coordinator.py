@@ -13,6 +13,9 @@ knows beforehand who will be drawn gets no amplification by sampling.  So a coor
 ``secret`` of 64 bits that its noise hangs on, and with noise the cohorts too; it is drawn once and
 kept in its folder, for its owner alone.  Noise is JAX's threefry with a key of 64 bits: more than
 can be tried out, less than a cipher gives.
+
+Where nodes hide their rows, a round is one of secure sums (:mod:`fedslice.deploy.hidden`), or of
+updates on all rows with noise of the nodes' own.
 """
 
 import secrets
@@ -148,10 +151,12 @@ class Coordinator:
             report = self.step()
             yield report
             if not report.accepted and self.attempt == self.tries:
+                few = f"fewer than {self.least} nodes counted"
+                if self.hidden is not None:
+                    few = "its secure sum was not opened"
                 raise RoundError(
-                    f"round {report.round} was tried {self.tries} times, and fewer than"
-                    f" {self.least} nodes counted. Last: {report}. Nothing is lost: start again"
-                    " when more nodes are there, or allow fewer (least)"
+                    f"round {report.round} was tried {self.tries} times, and {few}. Last: {report}."
+                    " Nothing is lost: start again when more nodes are there, or allow fewer (least)"
                 )
         self.tell()
 
@@ -166,7 +171,8 @@ class Coordinator:
             counted, ended = self.hidden.train(self.round, asked, tally)
         else:
             counted, ended = self._train(cohort, tally)
-        given = asked, counted, dict(tally.excluded), tuple(tally.late), tuple(tally.spare)
+        late = tuple(dict.fromkeys(tally.late))  # in one turn or in several
+        given = asked, counted, dict(tally.excluded), late, tuple(tally.spare)
         moved = tally.down, tally.up
         self.totals = {
             "bytes_down": self.totals["bytes_down"] + tally.down,
@@ -347,7 +353,7 @@ class Coordinator:
         self.office.own()
         self.round, self.office.room = where["round"], dict(where["room"])
         self.accepted = {name: bytes.fromhex(nonce) for name, nonce in where["accepted"].items()}
-        self.totals, self.asked = dict(where["totals"]), dict(where["asked"])
+        self.totals, self.asked = dict(where["totals"]), dict(where.get("asked", {}))
 
 
 def _largest(checked: Mapping[str, Checked]) -> str:

@@ -68,7 +68,14 @@ class Hidden:
         answers = program.algorithm.answers or Answers()
         self.everything = answers.everything
         # rows that only nodes hold that have left would move, and in a simulation would not
-        self.all_or_none = program.wire.travel == "union" and program.shapes.restless()
+        partly = program.wire.travel == "union" and not office.whole
+        self.all_or_none = partly and program.shapes.restless()
+        if self.all_or_none and terms.union:
+            raise InputError(
+                f"the server of {program.algorithm.name} moves rows whose update is zero, also"
+                " those that a Bloom filter takes for members of the union: leave union out, or"
+                " use a server optimizer without momentum, such as optax.sgd"
+            )
 
     def train(
         self, round: int, names: tuple[str, ...], tally: Tally
@@ -91,7 +98,7 @@ class Hidden:
         if summed.total is None:
             lost = self.noise is not None and summed.masked
             return (), self._nothing(round) if lost else None
-        if self.all_or_none and not self.office.whole and set(summed.stayed) != set(names):
+        if self.all_or_none and set(summed.stayed) != set(names):
             return summed.stayed, None
         return summed.stayed, self._ended(round, summed, union)
 

@@ -12,7 +12,6 @@ follows from its data but through secure sums (:mod:`fedslice.deploy.contributio
 of its own: its algorithm decides that, not what it is asked.
 """
 
-import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +27,9 @@ from fedslice.deploy import letter as letters
 from fedslice.deploy.given import Given
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.memory import Memory
+from fedslice.deploy.noisy import answer_noisily
 from fedslice.deploy.program import VERSIONS, Program, columns_of
-from fedslice.deploy.rows import places_in, put, spread, take
+from fedslice.deploy.rows import places_in, put, take
 from fedslice.deploy.schema import pack_registration
 from fedslice.deploy.vault import Trial, Vault
 from fedslice.errors import FedsliceError, InputError
@@ -38,7 +38,7 @@ from fedslice.privacy.heat import Response, Summed
 from fedslice.round import protocol
 from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Plan, Planner, bucket
-from fedslice.types import Algorithm, ClientReport, Message, PyTree
+from fedslice.types import Algorithm, Message, PyTree
 
 if TYPE_CHECKING:
     from fedslice.deploy.contribution import Contribution
@@ -162,7 +162,7 @@ class Node:
                 " its update to be read"
             )
         if head.kind == letters.INVITE and program.wire.hides:
-            return self._answers_noisily(head)
+            return answer_noisily(self, head)
         if head.kind == letters.INVITE:
             return self._answers(head, self.task(head.body), ())
         if head.kind == letters.FOUND and program.algorithm.survey is not None:
@@ -276,44 +276,6 @@ class Node:
             kept = jax.tree.map(np.array, value)
             memory.propose(put(program.tags.memory, kept, drawers, after), head.nonce, head.round)
         return message
-
-    def _answers_noisily(self, head: Letter) -> Letter:
-        """Its message for all rows, with noise of its own on each: nothing else of it is told."""
-        program, wire = self.program, self.program.wire
-        every = {name: np.arange(rows) for name, rows in wire.spaces.items()}
-        task = self.task(head.body, every)
-        asked = hashlib.sha256(head.body)
-        use = f"answer {task.seed} {program.fingerprint}", task.round, 0, asked.hexdigest()
-        self.given.check(*use, once=True)
-        values = self.values_on(task, self.trained(head, task), every, every)
-        key = self.vault.noise(task.seed, task.round, self.number, asked.digest())
-        noisy = program.shake(values["update"], key)
-        zero, one = jnp.float32(0), jnp.float32(1)
-        nothing = ClientReport(*[zero] * len(ClientReport._fields))
-        body = wire.pack_message(task.round, Message(noisy, one, nothing), every, every)
-        self.given.note(*use)
-        return head.reply(letters.ANSWER, program.fingerprint, body)
-
-    def values_on(
-        self,
-        task: Task,
-        message: Message,
-        rows: Mapping[str, np.ndarray],
-        taken: Mapping[str, np.ndarray],
-    ) -> Any:
-        """Update and extra of a message on all ``rows`` of a round: zeros on those that are not its
-        own, that it did not take, or that it only read."""
-        own, places = task.plan.own, {}
-        for name, ids in self.rows.items():
-            past = len(task.plan.shared.union[name])
-            sent = (own.sent or own.places)[name][0] < past
-            there = places_in(rows[name], ids)
-            there[:-1][places_in(taken[name], ids)[:-1] == len(taken[name])] = len(rows[name])
-            held = np.where(sent, own.held[name][0], len(ids))
-            places[name] = there[np.minimum(held, len(ids))]
-        sizes = {name: len(ids) for name, ids in rows.items()}
-        values = {"update": message.update, **message.extra}
-        return spread(self.program.tags.values, values, places, sizes)
 
     def _says_of_rows(self, body: bytes) -> bytes:
         """Randomised responses about all rows, the same whenever it is asked."""

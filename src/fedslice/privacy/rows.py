@@ -58,6 +58,17 @@ class Plan(NamedTuple):
     seed: int = 0
 
     @property
+    def sound(self) -> bool:
+        """Whether every row has a place, so that what becomes of a vector does not tell its rows.
+
+        >>> Plan(10, 10).sound, Plan(10, 5).sound, Plan(10, 5, hashes=2).sound
+        (True, False, True)
+        """
+        whole = self.hashes == 0 and self.cells == self.rows
+        hashed = 0 < self.hashes <= _HASHES and 0 < self.cells <= self.rows
+        return (whole or hashed) and 0 <= self.seed < 2**64
+
+    @property
     def parts(self) -> Parts:
         """What is summed."""
         return Parts([dense(_NAME, self.cells)])
