@@ -156,7 +156,7 @@ class Coordinator:
                     few = "its secure sum was not opened"
                 raise RoundError(
                     f"round {report.round} was tried {self.tries} times, and {few}. Last: {report}."
-                    " Nothing is lost: start again when more nodes are there, or allow fewer (least)"
+                    " Nothing is lost: go on when more nodes are there, or allow fewer (least)"
                 )
         self.tell()
 
