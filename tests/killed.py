@@ -11,7 +11,7 @@ KILLS = int(os.environ.get("FEDSLICE_KILLS", "5"))
 ROUNDS = 10 * KILLS
 
 
-def main(home: Path, cache: str) -> None:
+def main(home: Path, cache: str, name: str = "scaffold-2", rounds: int = ROUNDS) -> None:
     import jax
 
     jax.config.update("jax_compilation_cache_dir", cache)
@@ -22,10 +22,15 @@ def main(home: Path, cache: str) -> None:
 
     import fedslice as fs
 
-    made = Deployment("scaffold-2", home, sampler=fs.sampling.uniform(4))
+    if name == "shares":
+        from hidden import EVERYBODY, shares
+
+        made = Deployment(name, home, shares(), node={"trial": True}, sampler=EVERYBODY)
+    else:
+        made = Deployment(name, home, sampler=fs.sampling.uniform(4))
     (home / "started").touch()
     times = [time.monotonic()]
-    for report in made.server.rounds(ROUNDS - made.server.round):
+    for report in made.server.rounds(rounds - made.server.round):
         assert report.counted == report.asked, report
         times.append(time.monotonic())
     (home / "pace").write_text(str(min(after - before for before, after in pairwise(times))))

@@ -34,8 +34,10 @@ class Deployment:
     """Seven nodes, one for each client, and their coordinator.  ``restart`` makes both anew from
     their folders, as after a kill."""
 
-    def __init__(self, name: str, home: Path, method: Any = None, **settings: Any) -> None:
-        self.population, self.home = people(), home
+    def __init__(
+        self, name: str, home: Path, method: Any = None, node: Any = None, **settings: Any
+    ) -> None:
+        self.population, self.home, self.own = people(), home, node or {}
         self.method = method or RECIPES[name](MODEL, self.population)
         columns = columns_of(self.method.client.model, self.population)
         self.program = Program(self.method, columns)
@@ -46,7 +48,7 @@ class Deployment:
 
     def node(self, place: int) -> Node:
         alone = self.population.subset(np.array([place]))
-        return Node(self.program, alone, self.home / "nodes" / str(place))
+        return Node(self.program, alone, self.home / "nodes" / str(place), **self.own)
 
     def restart(self, place: int) -> None:
         self.link.members[str(place)] = self.node(place)
@@ -64,6 +66,11 @@ class Deployment:
 
     def same(self, run: Run) -> bool:
         return bits(self.server.office.store.state) == bits(run.store.state)
+
+    def same_model(self, run: Run) -> bool:
+        """For coordinators that know no slots: on all rows of the tables."""
+        rows = {space: np.arange(table.rows) for space, table in self.program.model.tables.items()}
+        return bits(self.server.params(rows)) == bits(run.params(rows))
 
     def same_memory(self, run: Run, place: int) -> bool:
         drawer = {PER_CLIENT: np.array([place])}

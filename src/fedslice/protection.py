@@ -2,7 +2,7 @@
 what goes around messages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf, log
 from typing import Any, NamedTuple
 
@@ -36,6 +36,17 @@ class Noise(NamedTuple):
         """
         ways = {"gaussian": "central", "skellam": "distributed"}
         return "lazy" if "stages" in self.details else ways.get(self.kind, self.kind)
+
+
+class OwnNoise(NamedTuple):
+    """Noise of the clients' own, where they are apart: ``add(update, key)`` is what each of them
+    does to its update of all rows, also to one of zeros; ``decode`` is the server's half of the
+    stage for a sum that has it.  A simulation draws the sum of it on the server's side, the same
+    in law.
+    """
+
+    add: Callable[[Any, Any], Any]
+    decode: Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 HIDDEN = ("named", "union", "all")

@@ -29,6 +29,7 @@ from fedslice.protection import HIDDEN as HIDDEN
 from fedslice.protection import Answers as Answers
 from fedslice.protection import Around as Around
 from fedslice.protection import Noise as Noise
+from fedslice.protection import OwnNoise as OwnNoise
 
 
 class Work(NamedTuple):
@@ -173,7 +174,8 @@ class Stage(NamedTuple):
     that acts on the sum needs such a stage right before the mean; a mean with a ``denominator``
     divides by that number, whoever came; a stage with ``noise`` adds it to all rows of all tables,
     for which a round must go over all of them; one with ``most`` adds up so many clients at most,
-    one that ``lengthens`` may leave an update a little longer than its bound.
+    one that ``lengthens`` may leave an update a little longer than its bound, and ``own`` is how
+    clients that are apart add their noise themselves.
     ``rows`` says which rows travel: those that a client ``"named"`` as its own; those of the
     cohort's ``"union"`` to which its ``answers`` say yes, which do not tell which are its own; or
     ``"all"`` of every table both ways.  ``around`` counts the bytes of what goes around messages.
@@ -196,6 +198,7 @@ class Stage(NamedTuple):
     lengthens: bool = False
     denominator: float | None = None
     noise: Noise | None = None
+    own: OwnNoise | None = None
     rows: str = "named"
     answers: Answers | None = None
     around: Callable[[Around], tuple[int, int]] | None = None

@@ -16,9 +16,13 @@ def round_of(home: Path) -> int:
     return load(file)[0]["round"] if file.exists() else 0
 
 
+@pytest.mark.parametrize(
+    ("name", "kills", "rounds"), [("scaffold-2", KILLS, ROUNDS), ("shares", 3, 24)]
+)
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
-    tmp_path: Path, pytestconfig: pytest.Config
+    name: str, kills: int, rounds: int, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
+    """Memories of two phases; and secure sums, which go on in the turn in which they were."""
     cache = str(pytestconfig.rootpath / ".pytest_cache" / "xla")
     # processes begin without the threads and the compiled code of this one
     context = multiprocessing.get_context("forkserver")
@@ -26,15 +30,15 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     calm, wild = tmp_path / "calm", tmp_path / "wild"
     for home in (calm, wild):
         home.mkdir()
-    begin = context.Process(target=main, args=(calm, cache))
+    begin = context.Process(target=main, args=(calm, cache, name, rounds))
     begin.start()
     begin.join()
     assert begin.exitcode == 0
     pace = float((calm / "pace").read_text())
     rng, killed, reached = random.Random(0), 0, []
-    while killed < KILLS:
+    while killed < kills:
         (wild / "started").unlink(missing_ok=True)
-        process = context.Process(target=main, args=(wild, cache))
+        process = context.Process(target=main, args=(wild, cache, name, rounds))
         process.start()
         while process.is_alive() and not (wild / "started").exists():
             time.sleep(0.002)
@@ -48,8 +52,8 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
         killed += 1
         reached.append(round_of(wild))
     assert reached == sorted(reached)
-    assert 0 < reached[-1] < ROUNDS
-    last = context.Process(target=main, args=(wild, cache))
+    assert 0 < reached[-1] < rounds
+    last = context.Process(target=main, args=(wild, cache, name, rounds))
     last.start()
     last.join()
     assert last.exitcode == 0

@@ -1,6 +1,7 @@
 """The same algorithm over nodes that hold their own data; everything between them is bytes."""
 
 from fedslice.deploy.coordinator import Coordinator as Coordinator
+from fedslice.deploy.counting import collect as collect
 from fedslice.deploy.link import InProcess as InProcess
 from fedslice.deploy.link import Link as Link
 from fedslice.deploy.node import Node as Node

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from fedslice.deploy import letter as letters
+from fedslice.deploy.letter import Letter
 from fedslice.deploy.program import VERSIONS, Program
 from fedslice.deploy.schema import Registered
 from fedslice.errors import InputError
@@ -52,22 +53,7 @@ def check(
     """The message in a reply; raises an InputError with the reason to leave it out."""
     survey = asked.kind == letters.LOOK
     most = limit(program.wire, {name: len(rows) for name, rows in node.rows.items()}, survey)
-    if len(reply) > most:
-        raise InputError(f"a reply of {len(reply):,} bytes, where {most:,} are the most")
-    letter = letters.unpack(reply)
-    if letter.kind == letters.REFUSED:
-        raise InputError(f"it refused: {letters.reason(letter.body)}")
-    if letter.nonce != asked.nonce:
-        raise InputError("its reply is not to this letter: it was sent before, or to another")
-    if letter.round != asked.round:
-        raise InputError(f"an answer of round {letter.round + 1}, asked was {asked.round + 1}")
-    if letter.kind != asked.kind:
-        raise InputError(f"a reply of kind {letter.kind}, asked was {asked.kind}")
-    if letter.program != program.fingerprint:
-        raise InputError(
-            f"it computes {letter.program} with {node.versions}, here are {program.fingerprint}"
-            f" and {VERSIONS}: model, client settings and versions must be the same"
-        )
+    letter = head(reply, asked, program.fingerprint, most, node.versions)
     try:
         round, message, ids = program.wire.unpack_message(letter.body, room, survey)
     except (ValueError, IndexError, OverflowError, struct.error) as error:  # InputError is one
@@ -80,6 +66,29 @@ def check(
     message = protocol.receive(message)
     _check_numbers(message, node, program)
     return Checked(jax.tree.map(np.asarray, message), ids)
+
+
+def head(reply: bytes, asked: Asked, program: str, most: int, versions: str = "") -> Letter:
+    """The letter in a reply of at most so many bytes, if it is one to what was asked, from a node
+    that computes the same."""
+    most = max(most, letters.HEAD.size + WIDEST)
+    if len(reply) > most:
+        raise InputError(f"a reply of {len(reply):,} bytes, where {most:,} are the most")
+    letter = letters.unpack(reply)
+    if letter.kind == letters.REFUSED:
+        raise InputError(f"it refused: {letters.reason(letter.body)}")
+    if letter.nonce != asked.nonce:
+        raise InputError("its reply is not to this letter: it was sent before, or to another")
+    if letter.round != asked.round:
+        raise InputError(f"an answer of round {letter.round + 1}, asked was {asked.round + 1}")
+    if letter.kind != asked.kind:
+        raise InputError(f"a reply of kind {letter.kind}, asked was {asked.kind}")
+    if letter.program != program:
+        raise InputError(
+            f"it computes {letter.program} with {versions or 'other versions'}, here are {program}"
+            f" and {VERSIONS}: model, client settings and versions must be the same"
+        )
+    return letter
 
 
 def limit(wire: Wire, rows: Mapping[str, int], survey: bool) -> int:
@@ -127,11 +136,13 @@ def _check_numbers(message: Message, node: Registered, program: Program) -> None
 
 def within(message: Message, algorithm: Algorithm) -> bool:
     """Whether an update has the norm that the stage before the mean leaves it, if that bounds
-    norms; whole numbers, which stages after the mean may make of it, are not looked at."""
+    norms; whole numbers, which stages after the mean may make of it, and updates with noise of the
+    nodes' own are not looked at."""
     place = algorithm.stages.index(algorithm.mean)
     bound = algorithm.stages[place - 1].bound if place else None
     whole = any(leaf.dtype.kind != "f" for leaf in jax.tree.leaves(message.update))
-    if bound is None or whole:
+    noisy = any(stage.own for stage in algorithm.stages)
+    if bound is None or whole or noisy:
         return True
     return float(norm(message.update)) <= CLIPPED * bound * float(message.weight)
 

@@ -25,6 +25,7 @@ class Tally:
         self.spare: list[str] = []
         self.nonces: dict[str, bytes] = {}  # of each node's last letter
         self.down = self.up = 0
+        self.why = ""  # a secure sum was not opened
 
 
 def draw(

@@ -13,13 +13,16 @@ knows beforehand who will be drawn gets no amplification by sampling.  So a coor
 ``secret`` of 64 bits that its noise hangs on, and with noise the cohorts too; it is drawn once and
 kept in its folder, for its owner alone.  Noise is JAX's threefry with a key of 64 bits: more than
 can be tried out, less than a cipher gives.
+
+Where nodes hide their rows, a round is one of secure sums (:mod:`fedslice.deploy.hidden`), or of
+updates on all rows with noise of the nodes' own.
 """
 
 import secrets
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -29,18 +32,26 @@ from fedslice.deploy import letter as letters
 from fedslice.deploy import served
 from fedslice.deploy.checks import Asked, Checked, check
 from fedslice.deploy.cohort import Cohort, Tally, draw
+from fedslice.deploy.journal import NAME as JOURNAL
+from fedslice.deploy.journal import Journal
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.link import Link
-from fedslice.deploy.office import Office, Stack
+from fedslice.deploy.office import Ended, Office, Stack
+from fedslice.deploy.post import Post
 from fedslice.deploy.program import VERSIONS, Program
 from fedslice.deploy.report import Report
-from fedslice.deploy.schema import Schema
+from fedslice.deploy.schema import Registered, Schema
 from fedslice.deploy.terms import check_terms
 from fedslice.errors import CheckpointError, InputError, RoundError
 from fedslice.files.writing import atomic_write
+from fedslice.privacy.accounting.account import Guarantee
+from fedslice.privacy.ledger import spent
 from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
 from fedslice.types import Algorithm, Params, PyTree
+
+if TYPE_CHECKING:
+    from fedslice.deploy.hidden import Hidden
 
 SECRET = "secret"
 AGAIN = 1 << 24  # rounds after which the draws of a second try begin
@@ -65,7 +76,10 @@ class Coordinator:
         secret: of the server's own randomness, 64 bits; by default drawn anew.  With ``seed``
             itself the noise is that of a simulation, and no secret.
         room: padded sizes (default: from what nodes registered); with those of a simulation,
-            ``run.planner.capacity``, all results are the simulation's to the bit.
+            ``run.planner.capacity``, all results are the simulation's to the bit.  Nodes that hide
+            their rows make room for themselves, and take these for the least.
+        union: where a union of rows is found by a secure sum, the most rows of each table that it
+            can have, if that is known: a Bloom filter then takes the place of a number a row.
 
     >>> import optax, fedslice as fs
     >>> from fedslice.deploy import Coordinator, InProcess, Node, Program, columns_of, register
@@ -95,6 +109,7 @@ class Coordinator:
         tries: int = 3,
         secret: int | None = None,
         room: Mapping[str, int] | None = None,
+        union: Mapping[str, int] | None = None,
     ) -> None:
         if not isinstance(algorithm, Program):
             algorithm = Program(algorithm, schema.columns)
@@ -114,8 +129,19 @@ class Coordinator:
         self.round, self.attempt = 0, 0
         self.accepted: dict[str, bytes] = {}  # the nonce of each node's last answer that counted
         self.totals = {"bytes_down": 0, "bytes_up": 0}
+        self.asked: dict[str, int] = {}  # in how many rounds each node was
         if kept:
             self._restore()
+        self.post = Post(link, deadline, self.program.fingerprint, self.accepted)
+        self.journal = Journal(None if self.folder is None else self.folder / JOURNAL)
+        self.hidden = self._hidden(union or {}) if self.program.summed else None
+
+    def _hidden(self, union: Mapping[str, int]) -> "Hidden":
+        """The rounds of secure sums, which need what fedslice[privacy] brings."""
+        from fedslice.deploy.hidden import Cohorts, Hidden
+
+        terms = Cohorts(self.least, union)
+        return Hidden(self.program, self.schema, self.office, self.post, self.journal, terms)
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -126,42 +152,52 @@ class Coordinator:
             report = self.step()
             yield report
             if not report.accepted and self.attempt == self.tries:
+                few = f"fewer than {self.least} nodes counted"
+                if self.hidden is not None:
+                    few = "its secure sum was not opened"
                 raise RoundError(
-                    f"round {report.round} was tried {self.tries} times, and fewer than"
-                    f" {self.least} nodes counted. Last: {report}. Nothing is lost: start again"
-                    " when more nodes are there, or allow fewer (least)"
+                    f"round {report.round} was tried {self.tries} times, and {few}. Last: {report}."
+                    " Nothing is lost: go on when more nodes are there, or allow fewer (least)"
                 )
         self.tell()
 
     def step(self) -> Report:
         """One try of one round."""
         check_rounds(self.algorithm, self.round + 1)
+        if self.hidden is not None:
+            self.journal.begin(self.round)
         cohort, tally = self._cohort(), Tally()
-        checked, concluded = self._train(cohort, tally)
-        excluded, late, spare = dict(tally.excluded), tuple(tally.late), tuple(tally.spare)
+        asked = tuple(cohort.times)
+        if self.hidden is not None:
+            counted, ended = self.hidden.train(self.round, asked, tally)
+        else:
+            counted, ended = self._train(cohort, tally)
+        late = tuple(dict.fromkeys(tally.late))  # in one turn or in several
+        given = asked, counted, dict(tally.excluded), late, tuple(tally.spare)
         moved = tally.down, tally.up
         self.totals = {
             "bytes_down": self.totals["bytes_down"] + tally.down,
             "bytes_up": self.totals["bytes_up"] + tally.up,
         }
-        asked, counted = tuple(cohort.times), tuple(checked)
-        given = asked, counted, excluded, late, spare
-        if concluded is None:
+        if ended is None:
             self.attempt += 1
-            return Report(self.round + 1, False, *given, 0.0, 0.0, *moved)
-        stack, after, size = concluded
-        self.office.keep(stack, after)
+            if self.hidden is not None:
+                self.journal.again()
+            return Report(self.round + 1, False, *given, 0.0, 0.0, *moved, tally.why)
+        self.office.keep(ended)
         self.round, self.attempt = self.round + 1, 0
-        self.accepted |= {name: tally.nonces[name] for name in counted}
+        self.accepted |= ended.nonces
+        self.asked |= {name: self.asked.get(name, 0) + 1 for name in asked}
         if self.folder is not None:
             self._save()
-        return Report(self.round, True, *given, _loss(stack), size, *moved)
+        return Report(self.round, True, *given, ended.loss, ended.size, *moved, tally.why)
 
     def _cohort(self) -> Cohort:
         """Who is asked.  A second try draws anew, but with noise, whose draws are accounted for."""
         counts = {name: self.schema.nodes[name].examples for name in self.names}
         private = self.algorithm.noise is not None
-        number = self.round + (0 if private else self.attempt * AGAIN * self.sampler.cycle)
+        attempt = self.attempt if self.hidden is None else self.journal.attempt
+        number = self.round + (0 if private else attempt * AGAIN * self.sampler.cycle)
         seed = self._secret if private else self.seed
         cohort = draw(self.sampler, seed, number, counts, self.spare)
         most = self.algorithm.most
@@ -169,10 +205,8 @@ class Coordinator:
             raise InputError(f"a round has {len(cohort.times)} nodes, and the sum room for {most}")
         return cohort
 
-    def _train(
-        self, cohort: Cohort, tally: Tally
-    ) -> tuple[dict[str, Checked], tuple[Stack, Any, float] | None]:
-        """From invitations to the state after the round.
+    def _train(self, cohort: Cohort, tally: Tally) -> tuple[tuple[str, ...], Ended | None]:
+        """From invitations to the state after the round, and who counted.
 
         After a survey everybody's answer depends on who looked.  So if one of those does not
         answer, what was found is worked out again without it, and the others are asked again: the
@@ -196,22 +230,27 @@ class Coordinator:
             stack = self._stack(checked, cohort, False)
             ended = self.office.finish(stack, found, self.round)
             if ended is not None:
-                return checked, (stack, *ended)
+                nonces = {name: tally.nonces[name] for name in checked}
+                return tuple(checked), ended._replace(nonces=nonces)
             if not checked:
                 raise RoundError(f"round {self.round + 1} is not finite without any answer")
             largest = _largest(checked)
             tally.excluded[largest] = "numbers so large that the sum is not finite"
             checked = {name: one for name, one in checked.items() if name != largest}
             looked = {name: looked[name] for name in checked}
-        return checked, None
+        return tuple(checked), None
 
     def _stack(self, checked: Mapping[str, Checked], cohort: Cohort, survey: bool) -> Stack:
         times = [cohort.times[name] for name in checked]
         return self.office.stack(list(checked.values()), times, survey)
 
     def _invitations(self, names: Mapping[str, int]) -> dict[str, bytes]:
-        rows = {name: self.schema.nodes[name].rows for name in names}
-        return {name: self.office.invitation(self.round, rows[name]) for name in names}
+        return {name: self.office.invitation(self.round, self._node(name).rows) for name in names}
+
+    def _node(self, name: str) -> Registered:
+        """What is known of a node; one that hides its rows is offered, and sends, all of them."""
+        node = self.schema.nodes[name]
+        return node._replace(rows=self.office.ids) if self.program.wire.hides else node
 
     def _news(
         self, found: PyTree, looks: Stack, looked: Mapping[str, Checked], first: dict[str, bytes]
@@ -235,31 +274,20 @@ class Coordinator:
         self, kind: int, wanted: int, bodies: Mapping[str, bytes], tally: Tally
     ) -> dict[str, Checked]:
         """Letters out, replies in; those that pass, in the order in which they came."""
-        sent = {}
-        for name, body in bodies.items():
-            tally.nonces[name] = secrets.token_bytes(len(letters.NONE))
-            accepted = self.accepted.get(name, letters.NONE)
-            given = self.round, tally.nonces[name], accepted, self.program.fingerprint, body
-            sent[name] = Letter(kind, *given).pack()
-        replies = self.link.exchange(sent, self.deadline) if sent else {}
-        tally.down += sum(map(len, sent.values()))
-        tally.up += sum(len(reply) for name, reply in replies.items() if name in sent)
-        tally.late += [name for name in sent if name not in replies]
+        replies = self.post.send(kind, self.round, bodies, tally)
         passed, room = {}, self.office.rows_room()
         for name, reply in replies.items():
-            if name not in sent:
-                continue
             asked = Asked(wanted, self.round, tally.nonces[name])
             try:
-                passed[name] = check(reply, asked, self.schema.nodes[name], self.program, room)
+                passed[name] = check(reply, asked, self._node(name), self.program, room)
             except InputError as error:
                 tally.excluded[name] = str(error)
-        return passed if kind == letters.INVITE else {n: passed[n] for n in sent if n in passed}
+        return passed if kind == letters.INVITE else {n: passed[n] for n in bodies if n in passed}
 
     def tell(self) -> None:
-        """Tell all nodes which of their answers counted, so that they keep their memories; whoever
-        misses it hears it with its next invitation."""
-        if not self.program.remembers:
+        """Tell all nodes which of their answers counted, so that they keep their memories and
+        delete what they had for a secure sum; whoever misses it hears it with its next letter."""
+        if not (self.program.remembers or self.program.summed):
             return
         body = self.seed.to_bytes(4, "little")
         sent = {}
@@ -300,6 +328,12 @@ class Coordinator:
         rows = self.office.store.rows(lambda state: state.server, self.office.ids | (ids or {}))
         return self.algorithm.server.params(rows)
 
+    def spent(self, delta: float | None = None) -> Guarantee | None:
+        """What the rounds so far tell about any one node, whoever came to them; None without noise.
+        A round that was thrown away after numbers had left their nodes is among them."""
+        often = max(self.asked.values(), default=0)
+        return spent(self.algorithm, len(self.names), self.round, delta, often)
+
     def _kept_secret(self, kept: bool) -> int:
         """From the folder, or a new one."""
         if self.folder is None:
@@ -332,6 +366,7 @@ class Coordinator:
             "room": self.office.room,
             "accepted": {name: nonce.hex() for name, nonce in self.accepted.items()},
             "totals": self.totals,
+            "asked": self.asked,
         }
         saved = checkpoint.Saved(where, (), b"")
         checkpoint.write(self.folder, self.identity, self.office.store, saved)
@@ -342,13 +377,7 @@ class Coordinator:
         self.office.own()
         self.round, self.office.room = where["round"], dict(where["room"])
         self.accepted = {name: bytes.fromhex(nonce) for name, nonce in where["accepted"].items()}
-        self.totals = dict(where["totals"])
-
-
-def _loss(stack: Stack) -> float:
-    """Mean training loss of the counted nodes during their local steps."""
-    report = stack.messages.report
-    return float(np.sum(report.loss * report.examples) / max(np.sum(report.examples), 1))
+        self.totals, self.asked = dict(where["totals"]), dict(where.get("asked", {}))
 
 
 def _noted(reply: bytes, nonce: bytes) -> bool:

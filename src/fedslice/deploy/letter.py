@@ -24,6 +24,8 @@ FOUND, ANSWER = 5, 6
 NEWS, NOTED = 7, 8
 REFUSED = 9
 MODEL = 10
+HEAT, HEATED = 20, 21
+TURN, TURNED = 22, 23  # of a secure sum: see deploy.turns
 
 
 class Letter(NamedTuple):

@@ -6,13 +6,18 @@ is all there is.  A node says once who it is, then answers invitations with
 :func:`fedslice.round.protocol.answer`, as a simulation does, on arrays of the sizes that the
 invitation names: the same bits.  It believes a coordinator no more than it must: a letter of
 another program, of another run, or for a memory that it does not have is refused, in words.
+
+Where the algorithm hides rows, a node names none, pads its arrays itself and says nothing that
+follows from its data but through secure sums (:mod:`fedslice.deploy.contribution`) or under noise
+of its own: its algorithm decides that, not what it is asked.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +27,26 @@ from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.deploy import letter as letters
 from fedslice.deploy import served
+from fedslice.deploy.given import Given
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.memory import Memory
+from fedslice.deploy.noisy import answer_noisily
 from fedslice.deploy.program import VERSIONS, Program, columns_of
-from fedslice.deploy.rows import put, take
+from fedslice.deploy.rows import places_in, put, take
 from fedslice.deploy.schema import pack_registration
 from fedslice.deploy.served import Served
+from fedslice.deploy.vault import Trial, Vault
 from fedslice.errors import FedsliceError, InputError
 from fedslice.files.lock import hold
 from fedslice.files.writing import atomic_write
+from fedslice.privacy.heat import Response, Summed
 from fedslice.round import protocol
 from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Plan, Planner, bucket
 from fedslice.types import Algorithm, Message, PyTree
+
+if TYPE_CHECKING:
+    from fedslice.deploy.contribution import Contribution
 
 INVITATION, TRAINED, LOCK = "invitation.bin", "model.safetensors", "lock"
 PATIENCE = 30.0  # seconds to wait for another process in the same folder
@@ -56,6 +68,21 @@ class Node:
     what its randomness hangs on, by default the population's.  Nodes in one process may share a
     :class:`Program`.
 
+    Args:
+        algorithm: as for a simulation; it decides what the node tells.
+        data: its own.
+        folder: for its memory and its secret; for its owner alone.
+        number: of the client.
+        heat: how it tells which rows it holds for the heat, ``privacy.heat.symmetric(1.0)`` or
+            ``privacy.heat.Summed(4.0, most=200, kind="skellam")``; by default not at all.
+        trusted: the public keys of the nodes, by number, that it adds up with; by default those
+            that the coordinator names.
+        rounds: how often at all, in whichever runs, it gives updates where rows are hidden: a
+            guarantee is for so many rounds, and the coordinator alone says how many there were.  By
+            default as often as it is asked.
+        trial: draw noise and answers from the run's seed, as a simulation does: to compare the two,
+            and never with data that matter, for everybody knows the seed.
+
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
     >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5))
@@ -70,6 +97,11 @@ class Node:
         data: Population,
         folder: str | Path,
         number: int | None = None,
+        *,
+        heat: Response | Summed | None = None,
+        trusted: Mapping[int, bytes] | None = None,
+        rounds: int | None = None,
+        trial: bool = False,
     ) -> None:
         if len(data) != 1:
             raise InputError(f"a node is one client, this data has {len(data)}: give it its own")
@@ -89,7 +121,10 @@ class Node:
         self.spaces = data.spaces(model)
         self.held = {name: len(space.slots) for name, space in self.spaces.items()}
         self.rows = {name: space.ids[space.slots] for name, space in self.spaces.items()}
-        self._planners: dict[int, Planner] = {}
+        self.heat, self.trusted = heat, dict(trusted or {})
+        self.given = Given(self.folder, rounds)
+        self.vault = Trial(self.folder) if trial else Vault(self.folder)
+        self._planners: dict[int, tuple[Planner, dict[str, int]]] = {}
         self._memory: Memory | None = None
 
     def receive(self, letter: bytes) -> bytes:
@@ -105,10 +140,11 @@ class Node:
     def _reply(self, head: Letter, letter: bytes) -> Letter:
         program = self.program
         if head.kind == letters.REGISTER:
-            examples = int(self.data.counts[0])
-            given = self.number, examples, program.columns, VERSIONS, self.rows
-            body = pack_registration(program.wire, *given)
-            return head.reply(letters.REGISTERED, program.fingerprint, body)
+            return head.reply(letters.REGISTERED, program.fingerprint, self._registration())
+        if head.kind == letters.HEAT:
+            return head.reply(letters.HEATED, head.program, self._says_of_rows(head.body))
+        if head.kind == letters.TURN and (program.summed or isinstance(self.heat, Summed)):
+            return self.contribution.turn(head, letter)
         if head.program != program.fingerprint:
             raise InputError(
                 f"the coordinator runs {head.program}, this node {program.fingerprint} with"
@@ -118,6 +154,8 @@ class Node:
             if program.remembers:
                 seed = int.from_bytes(head.body[:4], "little")
                 self._remembered(seed).settle(head.accepted, head.round)
+            if program.summed:
+                self.contribution.sitting.leave(head.round)
             return head.reply(letters.NOTED, program.fingerprint)
         if head.kind == letters.MODEL:
             return self._keeps(head)
@@ -127,8 +165,15 @@ class Node:
             message, task = self._looks(head)
             body = self._pack(task, message, survey=True)
             return head.reply(letters.LOOK, program.fingerprint, body)
+        if head.kind == letters.INVITE and program.summed:
+            raise InputError(
+                "this node answers in secure sums alone: to an invitation by itself it would send"
+                " its update to be read"
+            )
+        if head.kind == letters.INVITE and program.wire.hides:
+            return answer_noisily(self, head)
         if head.kind == letters.INVITE:
-            return self._answers(head, self._task(head.body), ())
+            return self._answers(head, self.task(head.body), ())
         if head.kind == letters.FOUND and program.algorithm.survey is not None:
             return self._after_survey(head)
         raise InputError(f"a letter of kind {head.kind}, which this node does not know")
@@ -154,40 +199,66 @@ class Node:
 
     # -- what it is asked --------------------------------------------------------------------------
 
-    def _task(self, body: bytes) -> Task:
-        """Read an invitation and draw the batches of its round."""
+    def _registration(self) -> bytes:
+        """What it says of itself: its rows only where its algorithm names rows."""
+        program, examples = self.program, int(self.data.counts[0])
+        key = b""
+        if program.summed or isinstance(self.heat, Summed):
+            key = self.contribution.public
+        rows = None if program.wire.hides else self.rows
+        given = self.number, examples, program.columns, VERSIONS, rows, key
+        return pack_registration(program.wire, *given)
+
+    @cached_property
+    def contribution(self) -> "Contribution":
+        """Its part in secure sums."""
+        from fedslice.deploy.contribution import Contribution
+
+        return Contribution(self)
+
+    def task(self, body: bytes, rows: Mapping[str, np.ndarray] | None = None) -> Task:
+        """Read an invitation, for its own rows or for these, and draw the batches of its round."""
         wire = self.program.wire
-        round, seed, room, invitation = wire.unpack_invitation(body, self.held)
-        planner = self._planner(seed)
+        offered = self.rows if rows is None else rows
+        count = {name: len(ids) for name, ids in offered.items()}
+        round, seed, room, invitation = wire.unpack_invitation(body, count)
+        planner, own = self._planner(seed)
         self._check_room(planner, room)
-        planner.capacity = {**planner.capacity, **room, "clients": 1}
+        if wire.hides:  # it makes room for itself: to refuse would tell how much it needs
+            room = {name: max(size, own.get(name, 0)) for name, size in room.items() if size}
+        planner.capacity = {**own, **room, "clients": 1}
         plan, _ = planner.plan(round, np.array([0]))
-        mine = take(self.program.tags.invitation, invitation, _mine(plan))
+        mine = {
+            name: places_in(offered[name], self.rows[name])[places]
+            for name, places in _mine(plan).items()
+        }
         own_key = jax.random.fold_in(jax.random.key(seed), 1)
         key = protocol.key_of(own_key, jnp.uint32(round), jnp.uint32(self.number))
-        return Task(round, seed, plan, mine, key)
+        return Task(round, seed, plan, take(self.program.tags.invitation, invitation, mine), key)
 
-    def _planner(self, seed: int) -> Planner:
+    def _planner(self, seed: int) -> tuple[Planner, dict[str, int]]:
+        """The planner of a run, and the sizes that it has before any invitation."""
         if seed not in self._planners:
             algorithm, data = self.program.algorithm, self.data
-            self._planners = {
-                seed: Planner(
-                    data,
-                    self.spaces,
-                    self.program.works,
-                    seed,
-                    algorithm.client.rows,
-                    memory=True,
-                    fields=self.program.columns,
-                )
-            }
+            made = Planner(
+                data,
+                self.spaces,
+                self.program.works,
+                seed,
+                algorithm.client.rows,
+                memory=True,
+                fields=self.program.columns,
+            )
+            self._planners = {seed: (made, dict(made.capacity))}
         return self._planners[seed]
 
     def _check_room(self, planner: Planner, room: dict[str, int]) -> None:
         """Less room than its batches need would train on less, and far more would fill memory."""
+        hides = self.program.wire.hides
         for phase, (work, pool) in enumerate(zip(planner.works, planner.pools, strict=True)):
             name = f"batch {phase}"
-            if not min(work.batch, pool.most) <= room[name] <= work.batch:
+            needed = 0 if hides else min(work.batch, pool.most)
+            if not needed <= room[name] <= work.batch:
                 raise InputError(f"an invitation has room for {room[name]} examples a batch")
             if room.get(f"steps {phase}", 0) > MOST_STEPS:
                 raise InputError(f"an invitation has room for {room[f'steps {phase}']:,} steps")
@@ -196,7 +267,7 @@ class Node:
                 raise InputError(f"an invitation has room for more rows than {name!r} has")
 
     def _looks(self, head: Letter) -> tuple[Message, Task]:
-        task = self._task(head.body)
+        task = self.task(head.body)
         phases = task.plan.own.phases[: self._surveyed()]
         given = phases, task.plan.own.weight, task.round, task.key, task.invitation
         return self.program.look(*given), task
@@ -208,10 +279,15 @@ class Node:
         if first is None or head.body[: len(letters.NONE)] != first.nonce:
             raise InputError("a survey's result came to a node that was not asked in this round")
         found = self.program.wire.unpack_found(head.body[len(letters.NONE) :], self.held)
-        task = self._task(first.body)
+        task = self.task(first.body)
         return self._answers(head, task, take(self.program.tags.found, found, _mine(task.plan)))
 
     def _answers(self, head: Letter, task: Task, found: PyTree) -> Letter:
+        """Its message for its own rows."""
+        body = self._pack(task, self.trained(head, task, found), survey=False)
+        return head.reply(letters.ANSWER, self.program.fingerprint, body)
+
+    def trained(self, head: Letter, task: Task, found: PyTree = ()) -> Message:
         """Its message; what it would remember is written before the message leaves."""
         program, own = self.program, task.plan.own
         drawers = {PER_CLIENT: np.int32(0), **_mine(task.plan)}
@@ -227,8 +303,18 @@ class Node:
         if program.remembers:
             kept = jax.tree.map(np.array, value)
             memory.propose(put(program.tags.memory, kept, drawers, after), head.nonce, head.round)
-        body = self._pack(task, message, survey=False)
-        return head.reply(letters.ANSWER, program.fingerprint, body)
+        return message
+
+    def _says_of_rows(self, body: bytes) -> bytes:
+        """Randomised responses about all rows, the same whenever it is asked."""
+        from fedslice.deploy.counting import responses
+
+        if not isinstance(self.heat, Response):
+            raise InputError(
+                "this node gives no randomised responses about its rows: its owner must say so,"
+                " Node(..., heat=privacy.heat.symmetric(1.0))"
+            )
+        return responses(self.heat, body, self.rows, self.program.wire.spaces, self.vault)
 
     def _surveyed(self) -> int:
         survey = self.program.algorithm.survey

@@ -15,7 +15,7 @@ import numpy as np
 from fedslice.data.sampling import Sampler
 from fedslice.deploy.checks import Checked
 from fedslice.deploy.program import Program
-from fedslice.deploy.rows import put, take
+from fedslice.deploy.rows import put, spread, take
 from fedslice.deploy.schema import Schema
 from fedslice.round import protocol
 from fedslice.round.plan import bucket
@@ -38,6 +38,17 @@ class Stack(NamedTuple):
         return tuple((name, len(union)) for name, union in self.unions.items())
 
 
+class Ended(NamedTuple):
+    """A round that can be kept: its rows and their state after it, the norm of the update, the mean
+    training loss, and the nonces of the letters whose answers counted."""
+
+    unions: Mapping[str, np.ndarray]
+    after: State
+    size: float
+    loss: float = 0.0
+    nonces: Mapping[str, bytes] = {}
+
+
 class Office:
     """The server's state and padded sizes (``room``); ``secret`` is what its own randomness hangs
     on.  It has no data."""
@@ -58,10 +69,14 @@ class Office:
         spaces = population.spaces(model)
         # noise on the sum falls on all rows of all tables
         self.whole = any(stage.noise for stage in program.algorithm.stages)
-        if self.whole:
+        self.hides = program.wire.hides
+        if self.whole or self.hides:
             spaces = {name: each.whole(model.tables[name].rows) for name, each in spaces.items()}
         self.ids = {name: space.ids for name, space in spaces.items()}
-        self.most = {name: int(space.sizes.max(initial=1)) for name, space in spaces.items()}
+        self.most = {
+            name: len(space.ids) if self.hides else int(space.sizes.max(initial=1))
+            for name, space in spaces.items()
+        }
         self.store = RamStore(shapes.make, self.tags.state, self.ids)
         clients = int(np.ceil(sampler.clients or len(population)))
         self.room = dict(room) if room else self._first_room(population.counts, clients)
@@ -75,7 +90,10 @@ class Office:
         self.store.state = jax.tree.map(np.array, self.store.state)
 
     def _first_room(self, counts: np.ndarray, clients: int) -> dict[str, int]:
-        """Padded sizes from what nodes registered: the most that any of them can need."""
+        """Padded sizes from what nodes registered: the most that any of them can need.  Of nodes
+        that hide theirs nothing is known, and they make room for themselves."""
+        if self.hides:
+            return dict.fromkeys(self.program.wire.room, 0)
         room, largest = {}, max(1, int(counts.max(initial=1)))
         for phase, work in enumerate(self.program.works):
             room[f"batch {phase}"] = batch = min(work.batch, largest)
@@ -100,7 +118,8 @@ class Office:
         filled = {}  # up to one size with places past the end, for programs of one shape
         for name, slots in self._slots(named).items():
             past = len(self.ids[name])
-            filled[name] = np.append(slots, np.full(self.most[name] - len(slots), past))
+            size = min(bucket(len(slots)), past) if self.hides else self.most[name]
+            filled[name] = np.append(slots, np.full(size - len(slots), past))
         mine = self.program.offered(take(self.tags.state, self.store.state, filled))
         real = {name: np.arange(rows) for name, rows in count.items()}
         invitation = take(self.tags.invitation, mine, real)
@@ -126,6 +145,8 @@ class Office:
 
     def rows_room(self) -> dict[str, int]:
         """How many rows of each space a message is unpacked into."""
+        if self.hides:
+            return dict(self.most)
         return {name: self.room[f"{name} rows"] for name in self.ids}
 
     # -- a round -----------------------------------------------------------------------------------
@@ -139,7 +160,7 @@ class Office:
             union = self._union(name, slots)
             where = np.zeros(len(known) + 1, np.int32)
             where[union] = np.arange(len(union))
-            shape = clients, self.room[f"{name} rows"]
+            shape = clients, self.rows_room()[name]
             places[name] = np.full(shape, len(union), np.int32)
             for k, mine in enumerate(slots):
                 places[name][k, : len(mine)] = where[mine]
@@ -181,18 +202,33 @@ class Office:
         """What a survey found."""
         return self.program.find(stack.messages, stack.places, stack.sizes)
 
-    def finish(self, stack: Stack, found: PyTree, round: int) -> tuple[State, float] | None:
-        """The round's rows after the server's step and the norm of the update; None if they are not
-        finite.  Nothing is changed yet."""
+    def finish(self, stack: Stack, found: PyTree, round: int) -> Ended | None:
+        """The round's rows after the server's step; None if they are not finite.  Nothing is
+        changed yet."""
         working = take(self.tags.state, self.store.state, stack.unions)
         given = working, found, stack.messages, stack.places, np.uint32(round), self.key
         after, size = self.program.finish(*given, stack.sizes)
-        sound = np.isfinite(size) and _endless(after) <= _endless(working)
-        return (after, float(size)) if sound else None
+        return _sound(working, Ended(stack.unions, after, float(size), _loss(stack)))
 
-    def keep(self, stack: Stack, after: State) -> None:
+    def conclude(
+        self, values: PyTree, clients: int, rows: Mapping[str, np.ndarray], round: int
+    ) -> Ended | None:
+        """The same from the sum of so many clients' values on these rows, none of whom it saw."""
+        unions, places = {}, {}
+        for name, ids in rows.items():
+            unions[name] = self._union(name, [ids])
+            places[name] = ids if self.whole else np.arange(len(ids))
+        sizes = {name: len(union) for name, union in unions.items()}
+        extra = spread(self.tags.values, values, places, sizes)
+        nothing = ClientReport(*[jnp.zeros(1)] * len(ClientReport._fields))
+        total = Message(extra.pop("update"), jnp.float32(clients), nothing, extra)
+        working = take(self.tags.state, self.store.state, unions)
+        after, size = self.program.conclude(working, (), total, np.uint32(round), self.key)
+        return _sound(working, Ended(unions, after, float(size)))
+
+    def keep(self, ended: Ended) -> None:
         """Write the round's rows into the state."""
-        self.store.state = put(self.tags.state, self.store.state, stack.unions, after)
+        self.store.state = put(self.tags.state, self.store.state, ended.unions, ended.after)
 
 
 def _times(message: Message, count: int) -> Message:
@@ -200,6 +236,18 @@ def _times(message: Message, count: int) -> Message:
     if count == 1:
         return message
     return jax.tree.map(np.asarray, protocol.receive(message, jnp.float32(count)))
+
+
+def _sound(before: State, ended: Ended) -> Ended | None:
+    """What ended, if its numbers are finite."""
+    good = np.isfinite(ended.size) and _endless(ended.after) <= _endless(before)
+    return ended if good else None
+
+
+def _loss(stack: Stack) -> float:
+    """Mean training loss of the counted nodes during their local steps."""
+    report = stack.messages.report
+    return float(np.sum(report.loss * report.examples) / max(np.sum(report.examples), 1))
 
 
 def _endless(tree: PyTree) -> int:

@@ -53,13 +53,8 @@ class Program:
     """
 
     def __init__(self, algorithm: Algorithm, columns: Columns) -> None:
-        if algorithm.rows != "named":
-            raise InputError(
-                f"{algorithm.name} hides which rows are a client's (rows={algorithm.rows!r}): that"
-                " takes turns and noise of the nodes' own, which no link has yet. Simulate it, or"
-                " leave that stage out"
-            )
-        self.algorithm, self.columns, self.model = algorithm, columns, algorithm.client.model
+        self.columns, self.model = columns, algorithm.client.model
+        self.algorithm = algorithm = apart(algorithm)
         kinds: dict[str, Any] = {"int": np.int32, "float": np.float32}
         blank = {
             name: np.zeros((1, *shape), kinds[kind]) for name, (kind, shape) in columns.items()
@@ -68,6 +63,10 @@ class Program:
         self.shapes = Shapes(algorithm, one, one.spaces(self.model), jax.random.key(0))
         self.tags, self.wire = self.shapes.tags, self.shapes.wire
         self.works = works(algorithm)
+        # whole numbers are for a secure sum, which adds them up unseen
+        kinds_sent = {leaf.like.dtype for leaf in self.wire.message.leaves if self.wire.hides}
+        self.summed = kinds_sent == {np.dtype(np.int32)}
+        self._check_hidden()
         self.remembers = bool(jax.tree.leaves(self.tags.memory))
         self.look = jax.jit(partial(_alone, self._look))
         self.answer = jax.jit(partial(_alone, self._answer))
@@ -75,8 +74,27 @@ class Program:
         self._weights: dict[int, float] = {}
         self._weigh = jax.jit(lambda n: [self.shapes.weighed(n, fill) for fill in (0.25, 0.75)])
         self.offered = jax.jit(lambda state: protocol.offered(algorithm, state))
+        self.shake = jax.jit(lambda update, key: protocol.shaken(algorithm, update, key))
         self.find = jax.jit(self._find, static_argnums=2)
         self.finish = jax.jit(self._finish, static_argnums=6)
+        self.conclude = jax.jit(self._conclude)
+
+    def _check_hidden(self) -> None:
+        """What hides rows is a secure sum, or noise of the nodes' own on all rows."""
+        own = any(stage.own for stage in self.algorithm.stages)
+        if self.wire.hides and not (self.summed or own):
+            raise InputError(
+                f"{self.algorithm.name} hides which rows are a client's (rows="
+                f"{self.algorithm.rows!r}) and sends numbers that a secure sum cannot add up: use"
+                " stage.secure(...), privacy.distributed(...) or privacy.local(...)"
+            )
+        told = self.wire.message.tree.unflatten(self.wire.message.leaves)
+        if own and set(told) != {"update"}:
+            raise InputError(
+                f"{self.algorithm.name} sends {', '.join(sorted(told))}, and the nodes' own noise"
+                " is for updates alone: leave an adaptive clip out, as privacy.distributed(...) and"
+                " privacy.local(...) do"
+            )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -126,8 +144,31 @@ class Program:
     ) -> tuple[State, Any]:
         stacked = protocol.Stacked(places, dict(sizes))
         total = protocol.gather(self.algorithm, self.tags.values, messages, stacked)
+        return self._conclude(working, found, total, round, key)
+
+    def _conclude(
+        self, working: State, found: PyTree, total: Message, round: Any, key: Key
+    ) -> tuple[State, Any]:
         own_key = protocol.key_of(key, round, protocol.SERVER)
         return protocol.conclude(self.algorithm, working, found, total, own_key)
+
+
+def apart(algorithm: Algorithm) -> Algorithm:
+    """The algorithm as it is where clients are apart, each with noise of its own, and the server
+    adds none in their place.
+
+    >>> import optax, fedslice as fs
+    >>> model, drawn = fs.tasks.quadratic.example1(clients=4).model, fs.sampling.uniform(3)
+    >>> stages = fs.privacy.local(1.0, 4.0, drawn)
+    >>> method = fs.recipes.fedavg(model, optax.sgd(0.1), weights="uniform", stages=stages)
+    >>> apart(method).stages[-1].decode is method.stages[-1].own.decode
+    True
+    """
+    stages = [
+        stage if stage.own is None else stage._replace(decode=stage.own.decode)
+        for stage in algorithm.stages
+    ]
+    return algorithm._replace(stages=tuple(stages))
 
 
 def _alone(act: Any, phases: Any, weight: Any, round: Any, *given: Any) -> Any:

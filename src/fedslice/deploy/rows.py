@@ -48,3 +48,38 @@ def put(tags: PyTree, tree: PyTree, places: Mapping[str, Any], rows: PyTree) -> 
         return leaf
 
     return jax.tree.map(write, tags, tree, rows)
+
+
+def places_in(rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Where each of ``ids`` stands among ``rows``, both ascending, past the end if it does not;
+    and one entry more, for padding.
+
+    >>> places_in(np.array([2, 5, 9]), np.array([5, 7]))
+    array([1, 3, 3])
+    """
+    found = np.full(len(ids) + 1, len(rows))
+    place = np.searchsorted(rows, ids)
+    inside = place < len(rows)
+    inside[inside] = rows[place[inside]] == ids[inside]
+    found[:-1][inside] = place[inside]
+    return found
+
+
+def spread(tags: PyTree, tree: PyTree, places: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """Leaves of so many rows, zeros but for the tree's own rows at ``places``; those past the end
+    are dropped.
+
+    >>> spread({"w": "item"}, {"w": np.array([5, 7])}, {"item": np.array([2, 3])}, {"item": 3})
+    {'w': array([0, 0, 5])}
+    """
+
+    def one(tag: str, leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        if not tag:
+            return leaf
+        found = np.zeros((sizes[tag], *leaf.shape[1:]), leaf.dtype)
+        inside = places[tag] < sizes[tag]
+        found[places[tag][inside]] = leaf[inside]
+        return found
+
+    return jax.tree.map(one, tags, tree)

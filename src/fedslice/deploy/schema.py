@@ -2,7 +2,8 @@
 
 A registration has a node's number, how many examples it has, what its columns are (kind and shape,
 no values) and which rows it holds, S(i).  From those come the slots of the tables, heat, padded
-sizes, and what a message of this node may weigh at most.
+sizes, and what a message of this node may weigh at most.  A node whose algorithm hides rows tells
+its number, its columns, its key and whether it has any examples, and nothing else.
 """
 
 import hashlib
@@ -33,13 +34,17 @@ MOST_EXAMPLES = 10**6  # of a node, unless more are allowed
 
 
 class Registered(NamedTuple):
-    """One node: its number, its examples, the rows of each space that it holds, what it runs."""
+    """One node: its number, its examples, the rows of each space that it holds, what it runs.  One
+    that is ``hidden`` names no rows, of its examples only whether there are any, and for secure
+    sums the public ``key`` by which other nodes know it."""
 
     number: int
     examples: int
     rows: Mapping[str, np.ndarray]
     program: str
     versions: str
+    hidden: bool = False
+    key: str = ""
 
 
 class Schema:
@@ -72,6 +77,11 @@ class Schema:
 
     def heat(self, model: Model) -> Heat:
         """How many nodes, and how many of their examples, stand behind each row."""
+        if silent := [name for name, node in self.nodes.items() if node.hidden]:
+            raise InputError(
+                f"{silent[0]!r} and others do not say which rows they hold: collect the heat from"
+                " them privately, deploy.collect(link, schema, model, privacy.heat.symmetric(1.0))"
+            )
         return self.population(model).heat(model)
 
     def fingerprint(self) -> str:
@@ -93,7 +103,7 @@ class Schema:
         spaces, nodes = about["schema"]["spaces"], {}
         for place, (name, told) in enumerate(about["schema"]["nodes"]):
             rows = {space: leaves[f"{place} {space}"] for space in spaces}
-            nodes[name] = Registered(told[0], told[1], rows, told[2], told[3])
+            nodes[name] = Registered(told[0], told[1], rows, *told[2:])
         return cls(about["schema"]["columns"], nodes, about["schema"]["refused"])
 
     def _about(self) -> dict[str, Any]:
@@ -102,8 +112,7 @@ class Schema:
             "columns": {name: [kind, list(shape)] for name, (kind, shape) in self.columns.items()},
             "spaces": list(some.rows) if some else [],
             "nodes": [
-                [name, [node.number, node.examples, node.program, node.versions]]
-                for name, node in self.nodes.items()
+                [name, [node.number, node.examples, *node[3:]]] for name, node in self.nodes.items()
             ],
             "refused": self.refused,
         }
@@ -156,17 +165,27 @@ def register(
 
 
 def pack_registration(
-    wire: Wire, number: int, examples: int, columns: Columns, versions: str, rows: Any
+    wire: Wire,
+    number: int,
+    examples: int,
+    columns: Columns,
+    versions: str,
+    rows: Any,
+    key: bytes = b"",
 ) -> bytes:
-    """What a node says of itself."""
+    """What a node says of itself; without ``rows`` none of them, and of its examples only whether
+    it has any."""
     about = {
         "number": number,
-        "examples": examples,
+        "examples": min(1, examples) if rows is None else examples,
         "columns": {name: [kind, list(shape)] for name, (kind, shape) in columns.items()},
         "versions": versions,
+        "hidden": rows is None,
+        "key": key.hex(),
     }
     text = json.dumps(about, sort_keys=True).encode()
-    return len(text).to_bytes(4, "little") + text + wire.pack_slice(rows)
+    named = b"" if rows is None else wire.pack_slice(rows)
+    return len(text).to_bytes(4, "little") + text + named
 
 
 def _read(data: bytes, nonce: bytes, wire: Wire, most: int) -> tuple[str, Registered]:
@@ -184,22 +203,27 @@ def _read(data: bytes, nonce: bytes, wire: Wire, most: int) -> tuple[str, Regist
         about = json.loads(letter.body[4 : 4 + size])
         number, examples = about["number"], about["examples"]
         columns, versions = about["columns"], about["versions"]
+        hidden, key = about["hidden"], about["key"]
         if not (isinstance(number, int) and 0 <= number < 2**31):
             raise ValueError("a number that is none")
         if not (isinstance(examples, int) and 0 <= examples <= most):
             raise ValueError(f"{examples} examples, where {most:,} are the most")
-        if not isinstance(versions, str):
-            raise ValueError("versions that are no text")
+        if not isinstance(versions, str) or not isinstance(hidden, bool):
+            raise ValueError("versions that are no text, or nothing about rows")
+        if len(bytes.fromhex(key)) not in (0, 32):
+            raise ValueError("a key that is none")
         for kind, shape in columns.values():
             whole = all(isinstance(side, int) and 0 <= side < 2**31 for side in shape)
             if kind not in ("int", "float") or not whole or np.prod(shape, dtype=float) > 2**31:
                 raise ValueError("a column that is none")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"its registration cannot be read: {error}") from error
-    rows = wire.unpack_slice(letter.body[4 + size :])
+    rows = {name: np.zeros(0, np.int64) for name in wire.spaces}
+    if not hidden:
+        rows = wire.unpack_slice(letter.body[4 + size :])
     said = json.dumps(columns, sort_keys=True)
     shown = reason(versions.encode("utf-8", "replace"))
-    return said, Registered(number, examples, rows, letter.program, shown)
+    return said, Registered(number, examples, rows, letter.program, shown, hidden, key)
 
 
 def _wire(model: Model) -> Wire:

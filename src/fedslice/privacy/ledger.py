@@ -15,10 +15,15 @@ from fedslice.types import Algorithm, Noise
 
 
 def spent(
-    algorithm: Algorithm, clients: int, rounds: int, delta: float | None = None
+    algorithm: Algorithm,
+    clients: int,
+    rounds: int,
+    delta: float | None = None,
+    often: int | None = None,
 ) -> Guarantee | None:
     """The guarantee after so many rounds among so many clients with data, heat included; None if
-    nothing is noised.
+    nothing is noised.  ``often`` is in how many of them one client took part at most, if that is
+    known: of use where each adds noise for itself.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=100)
@@ -29,7 +34,7 @@ def spent(
     """
     if algorithm.noise is None or rounds < 1:
         return None
-    training = _training(algorithm.noise, clients, rounds)
+    training = _training(algorithm.noise, clients, rounds, often)
     heats = {id(s.heat): s.heat.release for s in algorithm.stages if s.heat is not None}
     told = [release for release in heats.values() if release is not None]
     others = [made for release in told for made in _once(release)]
@@ -46,12 +51,12 @@ def _relation(noise: Noise) -> str | None:
     return REPLACE if fixed else None
 
 
-def _training(noise: Noise, clients: int, rounds: int) -> Mechanism:
+def _training(noise: Noise, clients: int, rounds: int, came: int | None) -> Mechanism:
     """What an accountant reads of the noise of so many rounds."""
     cohort = float(clients) if noise.clients is None else noise.clients
     often = ceil(rounds / noise.cycle)  # at most, for one client
     if noise.kind == "local":
-        return Local(noise.multiplier, often)
+        return Local(noise.multiplier, often if came is None else max(1, came))
     if noise.kind == "skellam":
         norms = {name: noise.details[name] for name in ("l2", "l1")}
         return Distributed(

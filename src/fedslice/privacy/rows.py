@@ -58,6 +58,17 @@ class Plan(NamedTuple):
     seed: int = 0
 
     @property
+    def sound(self) -> bool:
+        """Whether every row has a place, so that what becomes of a vector does not tell its rows.
+
+        >>> Plan(10, 10).sound, Plan(10, 5).sound, Plan(10, 5, hashes=2).sound
+        (True, False, True)
+        """
+        whole = self.hashes == 0 and self.cells == self.rows
+        hashed = 0 < self.hashes <= _HASHES and 0 < self.cells <= self.rows
+        return (whole or hashed) and 0 <= self.seed < 2**64
+
+    @property
     def parts(self) -> Parts:
         """What is summed."""
         return Parts([dense(_NAME, self.cells)])
@@ -193,13 +204,13 @@ def answers(
     if len(secret) != 32:
         raise InputError(f"a client's secret has 32 bytes, not {len(secret)}")
     ids, own = _ids(union), _ids(held)
-    memo = _uniform(ids, secret, f"permanent {table}")
+    memo = uniform(ids, secret, f"permanent {table}")
     yes = memo < np.where(np.isin(ids, own), how.p1, how.p2)
-    now = _uniform(ids, secret, f"round {round} {table}")
+    now = uniform(ids, secret, f"round {round} {table}")
     return ids[now < np.where(yes, how.p3, how.p4)]
 
 
-def _uniform(ids: NDArray[np.int64], secret: bytes, use: str) -> NDArray[np.float64]:
+def uniform(ids: NDArray[np.int64], secret: bytes, use: str) -> NDArray[np.float64]:
     """A number in [0, 1) for each row, by the secret and what it is for."""
     words = np.frombuffer(key_stream(derive(secret, use.encode()), counters(ids)), "<u8")
     return (words[::2] >> np.uint64(11)).astype(np.float64) * 2.0**-53

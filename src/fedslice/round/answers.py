@@ -47,6 +47,17 @@ def _share(hashed: np.ndarray) -> np.ndarray:
     return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def keys_of(key: np.ndarray, place: int, numbers: np.ndarray) -> np.ndarray:
+    """What the answers of clients with these numbers hang on, in the run with this key, for the
+    table at a place among all.
+
+    >>> key, numbers = np.array([7], np.uint64), np.array([0, 1], np.uint64)
+    >>> bool((keys_of(key, 0, numbers) == keys_of(key, 1, numbers)).any())
+    False
+    """
+    return splitmix(splitmix(key + ANSWERS) + np.array([place], np.uint64)) + numbers * MIX1
+
+
 def take_part(
     answers: Answers,
     key: np.ndarray,
@@ -70,6 +81,6 @@ def take_part(
         return Taken(yes, np.full(len(cohort), len(union)), len(union))
     held = np.zeros((len(cohort), len(union)), bool)
     held[owner, where] = True
-    own = splitmix(splitmix(key + ANSWERS) + np.array([place], np.uint64)) + numbers * MIX1
+    own = keys_of(key, place, numbers)
     drawn = answered(answers, own, space.ids[union].astype(np.uint64), held, round)
     return Taken(drawn[owner, where], drawn.sum(axis=1), len(union))

@@ -134,6 +134,15 @@ def answer(
     return _guard(message, good), remembered
 
 
+def shaken(algorithm: Algorithm, update: PyTree, key: Key) -> PyTree:
+    """An update of all rows with the noise that its client adds by itself; where stages have none,
+    as it is.  It comes after all else, so that zeros of a client that failed have it, too."""
+    for place, stage in enumerate(algorithm.stages):
+        if stage.own is not None:
+            update = stage.own.add(update, jax.random.fold_in(key, place + 1))
+    return update
+
+
 def data_with_noise(client: Client, data: Data, key: Key) -> Data:
     """Data with keys for the noise in the loss, if the model has any."""
     if not client.model.noisy:

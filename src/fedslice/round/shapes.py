@@ -27,6 +27,7 @@ from fedslice.round.protocol import (
     look,
     offered,
     receive,
+    shaken,
 )
 from fedslice.round.store import row_shapes
 from fedslice.round.wire import Layout, Wire
@@ -114,7 +115,8 @@ class Shapes:
         trees = jax.eval_shape(lambda: self._trees(dict.fromkeys(self.spaces, TRACED_ROWS)))
         params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
         traced = jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
-        return _fingerprint(traced, self.algorithm.rows)
+        answers = self.algorithm.answers
+        return _fingerprint(traced, f"{self.algorithm.rows}{answers or ''}")
 
     def weighed(self, examples: Array, fill: float) -> Array:
         """What the message of a client with so many examples weighs when all else that its stages
@@ -194,11 +196,12 @@ class Shapes:
 
     def _alone(
         self, invitation: Invitation, found: PyTree, memory: Memory, params: Params
-    ) -> tuple[PyTree, Message, Memory, Memory]:
+    ) -> tuple[PyTree, Message, PyTree, Memory, Memory]:
         """All that a client computes."""
         data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
         message, after = answer(self.algorithm, invitation, found, memory, data, key)
-        return self._found(invitation), message, after, self.remember(params)
+        noisy = shaken(self.algorithm, message.update, key)
+        return self._found(invitation), message, noisy, after, self.remember(params)
 
     def _blank(self, works: Sequence[Work]) -> Data:
         """One empty batch for each phase."""

@@ -173,7 +173,7 @@ class Wire:
         travel: str = "named",
     ) -> None:
         self.spaces, self.room = dict(spaces), list(room)
-        self.named, self.travel = travel == "named", travel
+        self.named, self.hides, self.travel = travel == "named", travel != "named", travel
         self.invitation, self.found, self.message = invitation, found, message
         self.ids = {name: 4 if rows <= 2**32 else 8 for name, rows in spaces.items()}
         self.counts = COUNT * len(self.spaces)

@@ -14,7 +14,8 @@ of variance n z^2, so
     sum_i (update_i + N(0, z^2 I))   has the law of   sum_i update_i + N(0, n z^2 I)
 
 and a simulation draws that once, on the server's side: n is the number of clients that sent an
-update.  Between a client and the server travel all rows, with noise, and no ids.
+update.  Clients that are apart draw their own (``Stage.own``).  Between a client and the server
+travel all rows, with noise, and no ids.
 """
 
 import jax
@@ -23,7 +24,7 @@ import jax.numpy as jnp
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.stage.ball import BELOW
-from fedslice.types import Array, Key, Message, Noise, PyTree, Stage
+from fedslice.types import Array, Key, Message, Noise, OwnNoise, PyTree, Stage
 
 
 def noise(
@@ -82,9 +83,18 @@ def local_noise(multiplier: float, sampler: Sampler) -> Stage:
         size = multiplier * jnp.sqrt(came(total))
         return total._replace(update=normal(total.update, key, size)), state
 
-    spent = Noise("local", multiplier, sampler.kind, sampler.clients, cycle=sampler.cycle)
+    def opened(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        return total, state
+
     return Stage(
-        lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent, rows="all"
+        lambda params, rows: (),
+        encode,
+        decode,
+        on_sum=True,
+        bound=1.0,
+        noise=Noise("local", multiplier, sampler.kind, sampler.clients, cycle=sampler.cycle),
+        own=OwnNoise(lambda update, key: normal(update, key, multiplier), opened),
+        rows="all",
     )
 
 

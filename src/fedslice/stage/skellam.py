@@ -6,9 +6,9 @@
 
 Sk(mu), the difference of two Poisson numbers of mean mu/2, has variance mu, and a sum of Skellam
 numbers is one: any L clients together have the noise that is accounted for, n >= L have n/L of it.
-So a simulation draws Sk(mu n / L) once, on the server's side: the same in law.  Where fewer than L
-clients came the sum is thrown away, as a secure sum fails below its threshold, and the update is
-zero.
+So a simulation draws Sk(mu n / L) once, on the server's side: the same in law.  Clients that are
+apart draw their own (``Stage.own``).  Where fewer than L clients came the sum is thrown away, as a
+secure sum fails below its threshold, and the update is zero.
 
 Rounding at random (up with the chance of the fraction) keeps the mean but lengthens: of d numbers
 
@@ -33,7 +33,7 @@ from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.stage.clip import norm
 from fedslice.stage.noise import came, check_multiplier, refuse_extras
-from fedslice.types import Array, Key, Message, Noise, PyTree, Stage
+from fedslice.types import Array, Key, Message, Noise, OwnNoise, PyTree, Stage
 
 BETA = exp(-8.0)  # the chance that a client must round anew
 TRIES = 4  # then toward zero
@@ -67,13 +67,19 @@ def skellam(
         refuse_extras(message, "without noise")
         return message._replace(update=rounded(message.update, scale, longest, key)), memory
 
-    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
-        flat, back = jax.flatten_util.ravel_pytree(total.update)
-        clients = came(total)
-        noisy = flat + whole_noise(key, variance / least * clients, flat.shape)
-        kept = back(jnp.where(clients >= least, noisy, 0))
+    def shaken(update: PyTree, key: Key, shares: Array | float) -> PyTree:
+        flat, back = jax.flatten_util.ravel_pytree(update)
+        return back(flat + whole_noise(key, variance / least * shares, flat.shape))
+
+    def opened(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        enough = came(total) >= least
+        kept = jax.tree.map(lambda leaf: jnp.where(enough, leaf, 0), total.update)
         update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) / scale, kept)
         return total._replace(update=update), state
+
+    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        noisy = shaken(total.update, key, came(total))
+        return opened(state, total._replace(update=noisy), key)
 
     details = {
         "l2": bound,
@@ -82,9 +88,15 @@ def skellam(
         "least": least,
         "scale": scale,
     }
-    spent = Noise("skellam", multiplier, sampler.kind, sampler.clients, details)
     return Stage(
-        lambda params, rows: (), encode, decode, on_sum=True, bound=1.0, noise=spent, rows="all"
+        lambda params, rows: (),
+        encode,
+        decode,
+        on_sum=True,
+        bound=1.0,
+        noise=Noise("skellam", multiplier, sampler.kind, sampler.clients, details),
+        own=OwnNoise(lambda update, key: shaken(update, key, 1.0), opened),
+        rows="all",
     )
 
 

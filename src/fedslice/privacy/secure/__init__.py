@@ -13,6 +13,7 @@ and the masks b_u of those who stayed are rebuilt from shares that neighbours ho
     session       who takes part, and the graph
     participant   a device: five turns, bytes in, bytes out
     coordinator   the server: the same turns, the sum
+    resting       a participant between two turns, as bytes
     run           all of them in one process
     parts         what a vector is made of: dense arrays and rows of tables
     sizes         what a participant sends and gets, in bytes

@@ -65,7 +65,7 @@ class Coordinator:
 
     def receive(self, message: bytes) -> None:
         """Take one message of the current turn; a wrong one is refused."""
-        most = self._most()
+        most = self.most()
         found = messages.read(self.session, message, self.turn, COORDINATOR, most)
         sender, payload = found.sender, found.payload
         if sender in self.excluded:
@@ -83,7 +83,7 @@ class Coordinator:
         self._arrived[sender] = b"" if self.turn == 2 else payload
         self._signatures[sender] = found.signature
 
-    def _most(self) -> int:
+    def most(self) -> int:
         """The most bytes that a payload of this turn can have."""
         neighbours = self.session.degree.neighbours
         sizes = (
