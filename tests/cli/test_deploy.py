@@ -116,6 +116,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     assert "there are 50 clients" in said("--task", "quadratic", "--nodes", "51")
     assert "there is nothing to deploy" in said("--task", "quadratic", "--algorithm", "central")
     assert "no local leaves" in said("--task", "quadratic", "--algorithm", "fedper")
+    assert "who is there" in said("--task", "quadratic", "--set", "available=sometimes:0.5")
     assert not (tmp_path / "x").exists()
     written(tmp_path / "x")
     assert "is there already" in said("--task", "quadratic")

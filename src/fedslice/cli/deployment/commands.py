@@ -66,6 +66,8 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
         raise InputError(f"{name} trains on the data of all: there is nothing to deploy")
     people = chosen(task.train, 4 if options.nodes is None else options.nodes)
     settings = fitting(settings_for(task, name, options.set), options.set, len(people))
+    if settings.values.get("available", "always") != "always":
+        raise InputError("available: a deployment sees who is there; leave this setting out")
     client = recipe(name, task.model, people, settings.values).client  # or it is refused here
     personal = client.adapt is not None or client.serve is not None
     config = {
