@@ -46,6 +46,17 @@ def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return about, leaves
 
 
+def header(file: Path) -> dict[str, Any]:
+    """What is known about the arrays of a file, its checksum too, without a look at them; nothing
+    if it cannot be read."""
+    try:
+        with safe_open(file, "np") as handle:
+            about = json.loads((handle.metadata() or {})["fedslice"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
 def _checksum(about: Mapping[str, Any], leaves: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, leaf in sorted(leaves.items()):
