@@ -5,8 +5,6 @@ or the new one.  Rows that are on disk themselves are beside it, and of them onl
 written (:mod:`fedslice.simulation.segments`).
 """
 
-import hashlib
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.arrays import PyTree
+from fedslice.data.columns import digest
 from fedslice.data.population import Population
 from fedslice.errors import CheckpointError
-from fedslice.files.sealed import header, load, raw, seal
+from fedslice.files.sealed import header, load, seal
 from fedslice.round.disk import DiskMemory, DiskStore
 from fedslice.round.mapped import KEPT
 from fedslice.round.store import RamStore, expect
 from fedslice.simulation import segments
 
 NAME, LOG = "checkpoint.safetensors", "log"
-CHUNK = 1 << 20  # examples hashed at once
 WORDS = {"program": "what is computed (rates, settings, model, heat)"}
 
 
@@ -136,17 +134,7 @@ def fingerprint(population: Population) -> str:
     >>> len(fingerprint(people)), fingerprint(people) == fingerprint(fewer)
     (16, False)
     """
-    digest = hashlib.sha256()
-    for name, column in {
-        "": population.offsets,
-        **dict(sorted(population.columns.items())),
-    }.items():
-        digest.update(f"{name} {column.dtype} {column.shape}".encode())
-        for start in range(0, len(column), CHUNK):  # of columns on disk too, a part at a time
-            digest.update(raw(column[start : start + CHUNK]))
-    for name, given in sorted(population.names.items()):
-        digest.update(json.dumps([name, [str(each) for each in given]]).encode())
-    return digest.hexdigest()[:16]
+    return population.digest or digest(population.columns, population.offsets, population.names)
 
 
 def _leaves(tree: Any) -> dict[str, np.ndarray]:
