@@ -73,18 +73,17 @@ def write(folder, rows, clients, chunk=20_000):
             writer.add(np.repeat(who, own + HOT), item=item.ravel(), label=label.ravel())
 
 
-def method(people, rows, **more):
-    table = fs.Table(
-        rows=rows, shape=(WIDTH,), fields="item", init=jax.nn.initializers.normal(0.1)
-    )
+def method(people, rows):
+    table = fs.Table(rows=rows, shape=(WIDTH,), fields="item", init=jax.nn.initializers.normal(0.1))
 
     def loss(params, batch):
         return (jnp.sum(params["table"][batch["item"]], -1) - batch["label"]) ** 2
 
     model = fs.Model(lambda key: {}, loss, {"table": table})
-    heat = people.heat(model)
+    # a row of one client moves N / K times as far as its update
+    rate = 0.01 * COHORT / len(people)
     return fs.recipes.fedsubavg(
-        model, optax.sgd(0.001), fs.Work(epochs=1, batch=20), heat=heat, **more
+        model, optax.sgd(rate), fs.Work(epochs=1, batch=20), heat=people.heat(model)
     )
 
 
@@ -140,7 +139,7 @@ def tables(folder, rows, clients, blocks):
     touch_all(run)
     told(f"all {run.store.groups['table'].made:,} rows made", begun)
     times = {name: [] for name in runs}
-    for name, each in runs.items():
+    for each in runs.values():
         rounds(each, 100)
     for _ in range(blocks):
         for name, each in runs.items():
@@ -169,7 +168,9 @@ def checkpoints(folder, run, rows):
     again.restore(saved)
     told("restored", begun)
     same = all(
-        np.array_equal(*(each.store.rows(lambda s: s, {"table": ids})[0][0]["table"] for each in (run, again)))
+        np.array_equal(
+            *(each.store.rows(lambda s: s, {"table": ids})[0][0]["table"] for each in (run, again))
+        )
         for ids in np.random.default_rng(0).choice(rows, (20, 1_000))
     )
     print(f"20,000 rows read back are the same: {same}")

@@ -77,14 +77,12 @@ class Writer:
 
     def __exit__(self, kind: Any, *error: object) -> None:
         try:
-            for handle, _, _ in self.columns.values():
-                with writing(self.folder):
-                    handle.flush()
-                    os.fsync(handle.fileno())
-                handle.close()
             if kind is None:
                 self._finish()
         finally:
+            for handle, _, _ in self.columns.values():
+                with suppress(OSError):
+                    handle.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def add(self, client: Any, /, **columns: Any) -> None:
@@ -138,6 +136,10 @@ class Writer:
         self.examples += len(next(iter(arrays.values())))
 
     def _finish(self) -> None:
+        for handle, _, _ in self.columns.values():
+            with writing(self.folder, ". Nothing of it is left; make room and begin anew."):
+                handle.flush()
+                os.fsync(handle.fileno())
         entries = {
             name: {"file": Path(handle.name).name, "dtype": kind.str, "shape": shape}
             for name, (handle, kind, shape) in self.columns.items()
