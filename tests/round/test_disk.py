@@ -103,7 +103,7 @@ def test_a_full_disk_is_an_error_and_nothing_changes(
     run = run_of(method, people(), 1, **few, store=tmp_path)
     assert isinstance(run.memory, DiskMemory)
     for group in [*run.store.groups.values(), *run.memory.groups.values()]:
-        for file in [group.entries, group.marks, *group.files]:
+        for file in [group.entries, *group.files]:
             file.reserved = group.made  # what was taken to spare
     before = state_bytes(run)
     with monkeypatch.context() as patch:

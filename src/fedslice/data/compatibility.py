@@ -60,7 +60,9 @@ def _check_declared(model: Model, columns: Mapping[str, np.ndarray]) -> None:
 def _check_ranges(model: Model, columns: Mapping[str, np.ndarray]) -> None:
     for name, span in model.spans.items():
         column = columns.get(name)
-        for part in [] if column is None else parts(len(column)):
+        if column is None:
+            continue
+        for part in parts(len(column)):
             _check_range(name, column[part], part.start, span)
 
 

@@ -52,6 +52,7 @@ class DiskStore:
             )
             for name in ids
         }
+        self._taken: Rows = {}
         self._late: tuple[Mapping[str, np.ndarray], PyTree] | None = None
 
     def _first(self, name: str, slots: np.ndarray) -> list[np.ndarray]:
@@ -62,10 +63,9 @@ class DiskStore:
     def take(self, union: Mapping[str, np.ndarray]) -> PyTree:
         """The working set of a round as arrays in memory; padding is zeros."""
         self.settle()
-        rows = {}
-        for name, group in self.groups.items():
-            real = union[name][union[name] < group.count]
-            rows[name] = [_padded(leaf, len(union[name])) for leaf in group.take(real)]
+        real = {name: union[name][union[name] < g.count] for name, g in self.groups.items()}
+        self._taken = {name: group.take(real[name]) for name, group in self.groups.items()}
+        rows = {n: [_padded(x, len(union[n])) for x in leaves] for n, leaves in self._taken.items()}
         return _joined(self.tags, self.dense, rows)
 
     def put(self, union: Mapping[str, np.ndarray], working: PyTree) -> None:
@@ -81,8 +81,8 @@ class DiskStore:
         (union, working), self._late = self._late, None
         for name, group in self.groups.items():
             real = union[name][union[name] < group.count]
-            leaves = _tagged(self.tags, working, name)
-            group.put(real, [np.asarray(leaf)[: len(real)] for leaf in leaves])
+            new = [np.asarray(leaf)[: len(real)] for leaf in _tagged(self.tags, working, name)]
+            group.put(real, self._taken[name], new)
 
     def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
         """As :meth:`fedslice.round.store.RamStore.rows`."""
@@ -145,8 +145,8 @@ class DiskMemory:
             )
             for tag in sorted(set(jax.tree.leaves(tags)))
         }
-        self._taken: dict[str, np.ndarray] = {}
-        self._late: tuple[dict[str, np.ndarray], PyTree] | None = None
+        self._taken: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
+        self._late: PyTree | None = None
 
     def _first(self, tag: str, entries: np.ndarray) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in _tagged(self.tags, self.first(tag, entries), tag)]
@@ -154,14 +154,13 @@ class DiskMemory:
     def take(self, drawers: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
         """The memory of a cohort, and where its ``drawers`` stand in that."""
         self.settle()
-        self._taken = {
-            tag: drawers[tag][drawers[tag] < group.count] for tag, group in self.groups.items()
-        }
-        return self._gathered(drawers, {t: g.take(self._taken[t]) for t, g in self.groups.items()})
+        real = {tag: drawers[tag][drawers[tag] < g.count] for tag, g in self.groups.items()}
+        self._taken = {tag: (real[tag], g.take(real[tag])) for tag, g in self.groups.items()}
+        return self._gathered(drawers, {tag: rows for tag, (_, rows) in self._taken.items()})
 
     def put(self, memory: PyTree) -> None:
         """What the cohort that was taken last remembers now."""
-        self._late = self._taken, memory
+        self._late = memory
 
     def look(self, drawers: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
         """As ``take``, of any clients, for a look alone."""
@@ -172,21 +171,23 @@ class DiskMemory:
     def _gathered(
         self, drawers: Mapping[str, np.ndarray], rows: Rows
     ) -> tuple[PyTree, dict[str, np.ndarray]]:
+        padded: Rows = {}
         places = {tag: np.full(np.shape(wanted), PAST) for tag, wanted in drawers.items()}
         for tag, group in self.groups.items():
             real = drawers[tag] < group.count
             places[tag][real] = np.arange(np.count_nonzero(real), dtype=np.int32)
-            rows[tag] = [_padded(leaf, real.size) for leaf in rows[tag]]
-        return _joined(self.tags, [], rows), places
+            padded[tag] = [_padded(leaf, real.size) for leaf in rows[tag]]
+        return _joined(self.tags, [], padded), places
 
     def settle(self) -> None:
         """Write what is still to be written."""
         if self._late is None:
             return
-        (taken, memory), self._late = self._late, None
+        memory, self._late = self._late, None
         for tag, group in self.groups.items():
-            leaves = _tagged(self.tags, memory, tag)
-            group.put(taken[tag], [np.asarray(leaf)[: len(taken[tag])] for leaf in leaves])
+            entries, rows = self._taken[tag]
+            new = [np.asarray(leaf)[: len(entries)] for leaf in _tagged(self.tags, memory, tag)]
+            group.put(entries, rows, new)
 
     def forget(self) -> None:
         """What was still to be written is of another life."""

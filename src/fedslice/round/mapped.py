@@ -39,7 +39,7 @@ class MappedRows:
     >>> rows = MappedRows(getfixture("tmp_path"), "w", 10**6, [leaf], tenfold)
     >>> rows.take(np.array([70_000, 3]))[0].tolist(), rows.made
     ([700000, 30], 2)
-    >>> rows.put(np.array([3]), [np.array([1])])
+    >>> rows.put(np.array([3]), rows.take(np.array([3])), [np.array([1], np.int32)])
     >>> rows.look(np.array([3, 4]))[0].tolist(), rows.made
     ([1, 40], 2)
     """
@@ -63,7 +63,7 @@ class MappedRows:
         place.reserve(count)
         self.place = place.array
         self.entries = file("entries", np.int32)  # the entry at each place
-        self.marks = file("marks", np.uint8)
+        self.marks = np.zeros(count, np.uint8)  # by place
         self.files = [
             file(f"leaf-{number}", leaf.dtype, *leaf.shape) for number, leaf in enumerate(leaves)
         ]
@@ -85,12 +85,17 @@ class MappedRows:
         places = self._places(entries)
         return [file.array.take(places, axis=0) for file in self.files]
 
-    def put(self, entries: np.ndarray, rows: Sequence[np.ndarray]) -> None:
-        """New values of entries that were taken."""
+    def put(
+        self, entries: np.ndarray, taken: Sequence[np.ndarray], rows: Sequence[np.ndarray]
+    ) -> None:
+        """New values of entries that were ``taken``.  Rows that are as they were, such as heat, are
+        not written: a page that nobody writes to stays clean, and a log of them would say nothing.
+        """
         places = self.place[entries] - 1
-        for file, new in zip(self.files, rows, strict=True):
-            file.array[places] = new
-        self.marks.array[places] = NEW
+        for file, old, new in zip(self.files, taken, rows, strict=True):
+            moved = np.flatnonzero((_bits(old) != _bits(new)).any(1))
+            file.array[places[moved]] = new[moved]
+            self.marks[places[moved]] = NEW
 
     def look(self, entries: np.ndarray) -> list[np.ndarray]:
         """The rows of any entries; what was never touched is as it would be made, and stays so."""
@@ -122,14 +127,14 @@ class MappedRows:
         span = slice(self.made, self.made + len(entries))
         for file, new in zip(self.files, rows, strict=True):
             file.array[span] = new
-        self.entries.array[span], self.marks.array[span] = entries, mark
+        self.entries.array[span], self.marks[span] = entries, mark
         places = np.arange(span.start, span.stop, dtype=np.int32)
         self.place[entries] = places + 1
         self.made = span.stop
         return places
 
     def _reserve(self, rows: int) -> None:
-        for file in [self.entries, self.marks, *self.files]:
+        for file in [self.entries, *self.files]:
             file.reserve(rows)
 
     # -- checkpoints -------------------------------------------------------------------------------
@@ -138,7 +143,7 @@ class MappedRows:
         """The places of the rows with this mark or a higher one; None: of all."""
         if least == KEPT:
             return None
-        return np.flatnonzero(self.marks.array[: self.made] >= least)
+        return np.flatnonzero(self.marks[: self.made] >= least)
 
     def streams(self, places: np.ndarray | None) -> Iterator[tuple[str, Stream]]:
         """Entries and leaves at these places, to be written."""
@@ -156,7 +161,7 @@ class MappedRows:
 
     def saved(self, whole: bool) -> None:
         """All rows are in a checkpoint now; ``whole``: in its snapshot."""
-        marks = self.marks.array[: self.made]
+        marks = self.marks[: self.made]
         if whole:
             marks[:] = KEPT
         else:
@@ -197,6 +202,12 @@ class MappedRows:
             known = places >= 0
             for file, new in zip(self.files, rows, strict=True):
                 file.array[places[known]] = new[known]
-            self.marks.array[places[known]] = mark
+            self.marks[places[known]] = mark
             if not known.all():
                 self._append(entries[~known], [new[~known] for new in rows], mark)
+
+
+def _bits(rows: np.ndarray) -> np.ndarray:
+    """Rows as whole numbers, which are the same only if all bits are."""
+    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    return flat.view(np.uint32 if flat.dtype.itemsize == 4 else np.uint8)
