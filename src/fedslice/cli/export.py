@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +12,15 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
+from fedslice.data.submodel import Room, in_memory
 from fedslice.errors import CheckpointError, InputError, MissingDataError
+from fedslice.files.mapped import whole
 from fedslice.files.sealed import load, seal
 from fedslice.files.writing import atomic_write, replacing
+from fedslice.round.store import RamStore
 from fedslice.simulation.run import Run
 
+CHUNK = 1 << 18  # rows of a table on disk that are gathered together
 MODEL, NAMES = "model.safetensors", "names.json"
 
 
@@ -45,11 +51,12 @@ class Exported(NamedTuple):
 
 
 def model_of(run: Run) -> Exported:
-    """The run's model: dense leaves, and every table row that some client holds."""
-    ids_of = {name: space.ids for name, space in run.spaces.items()}
-    # then each row, and each dense leaf, has all models side by side
-    several = run.algorithm.server.several
-    params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
+    """The run's model: dense leaves, and every table row that some client holds.  Rows that are on
+    disk stay there: what is larger than memory is gathered in mapped files."""
+    room, params = (
+        _room(run),
+        _params(run, {name: space.ids[:0] for name, space in run.spaces.items()}),
+    )
     tables = {}
     for name, table in run.model.tables.items():
         space = run.spaces[run.model.space_of[name]]
@@ -57,8 +64,10 @@ def model_of(run: Run) -> Exported:
             (run.population.names[f] for f in table.fields if f in run.population.names), None
         )
         names = [] if known is None or not len(known) else known[space.ids].astype(str).tolist()
-        heat = space.heat(run.population.counts)[:, 0].astype(np.int64)
-        tables[name] = Rows(space.ids, names, heat, np.asarray(params[name]))
+        heat = room("counts", np.int64, (len(space.ids),))
+        heat[:] = space.heat(run.population.counts, room)[:, 0]
+        values = _values(run, name, params[name], room)
+        tables[name] = Rows(space.ids, names, heat, values)
     rest = {name: leaf for name, leaf in params.items() if name not in tables}
     paths = jax.tree_util.tree_leaves_with_path(rest)
     return Exported(
@@ -68,6 +77,35 @@ def model_of(run: Run) -> Exported:
         },
         tables,
     )
+
+
+def _values(run: Run, table: str, like: Any, room: Room) -> np.ndarray:
+    """The rows of a table, some at a time where they are on disk."""
+    space, none = run.model.space_of[table], {name: s.ids[:0] for name, s in run.spaces.items()}
+    ids = run.spaces[space].ids if run.algorithm.server.several else run.listed(space)
+    step = max(1, len(ids)) if isinstance(run.store, RamStore) else CHUNK
+    values = room("values", like.dtype, (len(ids), *like.shape[1:]))
+    for start in range(0, len(ids), step):
+        part = ids[start : start + step]
+        values[start : start + step] = _params(run, {**none, space: part})[table]
+    return values
+
+
+def _params(run: Run, ids: dict[str, np.ndarray]) -> Any:
+    """The model with these rows; with several models each row, and each dense leaf, has all of them
+    side by side."""
+    if run.algorithm.server.several:
+        return run.store.rows(lambda state: state.server, ids)
+    return run.params(ids)
+
+
+def _room(run: Run) -> Room:
+    """Where a run's rows are, there is room for a copy."""
+    if isinstance(run.store, RamStore):
+        return in_memory
+    folder = Path(tempfile.mkdtemp(dir=run.store.folder))
+    numbers = count()
+    return lambda name, dtype, shape: whole(folder / f"{next(numbers)}.bin", dtype, shape)
 
 
 def write_model(model: Exported, folder: Path) -> None:

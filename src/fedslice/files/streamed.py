@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from fedslice.errors import CheckpointError
-from fedslice.files.sealed import raw
+from fedslice.errors import CheckpointError, WriteError
 from fedslice.files.writing import replacing
 
 BYTES = 8 << 20  # that pass through memory at a time
@@ -33,6 +32,8 @@ KINDS = {
     "uint16": "U16",
     "uint8": "U8",
     "bool": "BOOL",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
 }
 
 
@@ -48,6 +49,11 @@ class Stream(NamedTuple):
         """Bytes of a row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
+    @property
+    def rows(self) -> int:
+        """A number by itself is one row."""
+        return self.shape[0] if self.shape else 1
+
 
 def of(array: np.ndarray) -> Stream:
     """An array as a stream.
@@ -55,7 +61,13 @@ def of(array: np.ndarray) -> Stream:
     >>> of(np.arange(6)).part(2, 4).tolist()
     [2, 3]
     """
-    return Stream(array.dtype, array.shape, lambda start, stop: array[start:stop])
+    rows = array if array.ndim else array.reshape(1)
+    return Stream(array.dtype, array.shape, lambda start, stop: rows[start:stop])
+
+
+def raw(array: np.ndarray) -> memoryview:
+    """The bytes of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def spans(rows: int, width: int) -> Iterator[tuple[int, int]]:
@@ -65,13 +77,15 @@ def spans(rows: int, width: int) -> Iterator[tuple[int, int]]:
         yield start, min(rows, start + step)
 
 
-def write(file: Path, arrays: Mapping[str, Stream]) -> str:
+def write(file: Path, arrays: Mapping[str, Stream], about: Mapping[str, str] | None = None) -> str:
     """Write ``file``, whole or not at all; gives what :func:`fedslice.files.packed.checksum` finds
     in it."""
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     place = 0
     for name, array in arrays.items():
-        size = array.shape[0] * array.width
+        if array.dtype.name not in KINDS:
+            raise WriteError(f"{file} cannot hold numbers of type {array.dtype}, as {name} has")
+        size = array.rows * array.width
         header[name] = {
             "dtype": KINDS[array.dtype.name],
             "shape": list(array.shape),
@@ -92,7 +106,7 @@ def _blocks(header: bytes, arrays: Iterable[Stream]) -> Iterator[bytes | memoryv
     yield len(header).to_bytes(8, "little")
     yield header
     for array in arrays:
-        for start, stop in spans(array.shape[0], array.width):
+        for start, stop in spans(array.rows, array.width):
             yield raw(array.part(start, stop))
 
 

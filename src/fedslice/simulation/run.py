@@ -360,12 +360,10 @@ class Run:
         for space, rows in (ids or {}).items():
             self._check_rows(space, np.asarray(rows))
         given = ids or {}
-        wanted = {
-            name: given[name] if name in given else self._listed(name) for name in self.spaces
-        }
+        wanted = {name: given[name] if name in given else self.listed(name) for name in self.spaces}
         return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
 
-    def _listed(self, space: str) -> np.ndarray:
+    def listed(self, space: str) -> np.ndarray:
         """The rows that the model is shown with: those that somebody holds, but with noise that is
         added where rows are read all of them, for the list would tell who holds what."""
         if self.algorithm.server.noise is None:
