@@ -1,6 +1,6 @@
 """Held rows and clients beyond memory: time, memory and disk, as ratios in the same run.
 
-    python benchmarks/memory.py DIR --rows 1e8 --clients 1e6      tables: 6.4 GB of rows, a log
+    python benchmarks/memory.py DIR --rows 1e8 --clients 5e5      tables: 6.4 GB of rows, a log
     python benchmarks/memory.py DIR --rows 0 --clients 3e6        many clients, cohorts up to 10,000
 
 Populations are made by streaming into DIR, and removed at the end.  RssAnon is what a process has
@@ -21,7 +21,7 @@ import optax
 
 import fedslice as fs
 
-WIDTH, COHORT, HOT = 16, 50, 10  # numbers of a row, clients of a round, hot examples of a client
+WIDTH, COHORT = 16, 50  # numbers of a row, clients of a round
 
 
 class Meter:
@@ -56,9 +56,9 @@ def told(what, begun):
     print(f"{what:<58}{time.perf_counter() - begun:>9.2f} s   {METER.look()}", flush=True)
 
 
-def write(folder, rows, clients, chunk=20_000):
-    """Every row is held: client i has rows / clients of its own, scattered over the table, and some
-    examples of hot rows that many hold."""
+def write(folder, rows, clients, chunk=10_000):
+    """Every row is held: client i has rows / clients of its own, scattered over the table, which
+    most of its examples are about, and some of hot rows that many hold."""
     own = rows // clients
     step = next(s for s in range(rows * 5 // 8, rows) if math.gcd(s, rows) == 1)
     hot = max(1, rows // 100)
@@ -67,10 +67,12 @@ def write(folder, rows, clients, chunk=20_000):
             who = np.arange(start, min(clients, start + chunk))
             rng = np.random.default_rng(start)
             mine = (who[:, None] * own + np.arange(own)) * step % rows
-            shared = (hot ** rng.random((len(who), HOT))).astype(np.int64) - 1
-            item = np.concatenate([mine, shared], 1).astype(np.int32)
+            again = np.take_along_axis(mine, rng.integers(0, own, (len(who), own * 4 // 5)), 1)
+            shared = (hot ** rng.random((len(who), own // 5))).astype(np.int64) - 1
+            item = np.concatenate([mine, again, shared], 1).astype(np.int32)
             label = rng.random(item.shape, np.float32)
-            writer.add(np.repeat(who, own + HOT), item=item.ravel(), label=label.ravel())
+            owner = np.repeat(who, item.shape[1])
+            writer.add(owner, item=item.ravel(), label=label.ravel())
 
 
 def method(people, rows):
@@ -203,9 +205,9 @@ def cohorts(folder, clients, blocks):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="on a disk with room: 14 GB for 10^8 rows")
+    parser.add_argument("folder", type=Path, help="on a disk with room: 30 GB for 10^8 rows")
     parser.add_argument("--rows", type=float, default=1e8)
-    parser.add_argument("--clients", type=float, default=1e6)
+    parser.add_argument("--clients", type=float, default=5e5)
     parser.add_argument("--blocks", type=int, default=7)
     options = parser.parse_args()
     place = options.folder / "fedslice-memory"

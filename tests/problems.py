@@ -85,7 +85,6 @@ def state_bytes(run: Run) -> bytes:
     leaves: list[Any] = []
     for part in (run.store, run.memory):
         if isinstance(part, DiskStore | DiskMemory):
-            part.settle()
             leaves += getattr(part, "dense", [])
             for group in part.groups.values():
                 leaves += group.look(np.arange(group.count)) if group.count else []

@@ -43,7 +43,7 @@ def train(store: DiskStore, slots: list[int], value: float) -> None:
     union = {"w": np.array([*slots, 4])}  # 4 is past the end: padding
     assert not store.take(union)["w"][-1].any()
     new = np.full((len(slots) + 1, 1), value, np.float32)
-    store.put(union, {"w": new, "b": jnp.float32(value)})
+    store.put({"w": new, "b": jnp.float32(value)})
 
 
 def test_rows_stand_as_they_were_first_touched(tmp_path: Path) -> None:
@@ -59,6 +59,21 @@ def test_rows_stand_as_they_were_first_touched(tmp_path: Path) -> None:
     group = store.groups["w"]
     assert group.entries.array[: group.made].tolist() == [3, 1, 0]
     assert float(store.rows(lambda tree: tree, {"w": store.ids["w"]})["b"]) == 7
+
+
+def test_a_round_sees_what_the_last_one_left_before_it_is_written(tmp_path: Path) -> None:
+    """What is written late is never read early."""
+    store, left = by_hand(tmp_path), [20.0, 50.0, 70.0, 90.0]
+    for value, slots in enumerate(([0, 1], [1, 2], [1], [3, 2, 1, 0], [0, 2]), 1):
+        union = {"w": np.array(slots)}
+        assert store.take(union)["w"][:, 0].tolist() == [left[slot] for slot in slots]
+        new = np.array(left)[slots][:, None].astype(np.float32)
+        new[0] = value
+        left[slots[0]] = float(value)
+        store.put({"w": new, "b": jnp.float32(value)})
+    assert rows_of(store) == left
+    store.groups["w"].forget()
+    assert not store.groups["w"].late.any()
 
 
 def test_rows_of_one_table_are_made_without_those_of_another(tmp_path: Path) -> None:

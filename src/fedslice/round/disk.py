@@ -2,7 +2,7 @@
 memory-mapped files.
 
 Take and put happen on the host, around the same compiled round.  What a round gives back is written
-when the next one takes, so that the host plans while the device computes.
+while the device computes the next one, which is given it from memory.
 """
 
 import shutil
@@ -27,8 +27,6 @@ from fedslice.round.store import Make, expect, fill, find
 PREFIX, LOCK = "rows-", "lock"
 PAST = np.int32(2**31 - 1)  # a place past every end
 
-Rows = dict[str, list[np.ndarray]]  # of each space, leaf by leaf
-
 
 class DiskStore:
     """The server's state: dense leaves in memory, slots in files of a folder."""
@@ -52,8 +50,6 @@ class DiskStore:
             )
             for name in ids
         }
-        self._taken: Rows = {}
-        self._late: tuple[Mapping[str, np.ndarray], PyTree] | None = None
 
     def _first(self, name: str, slots: np.ndarray) -> list[np.ndarray]:
         nothing = {other: np.zeros(0, np.int64) for other in self.ids}
@@ -62,31 +58,20 @@ class DiskStore:
 
     def take(self, union: Mapping[str, np.ndarray]) -> PyTree:
         """The working set of a round as arrays in memory; padding is zeros."""
-        self.settle()
-        real = {name: union[name][union[name] < g.count] for name, g in self.groups.items()}
-        self._taken = {name: group.take(real[name]) for name, group in self.groups.items()}
-        rows = {n: [_padded(x, len(union[n])) for x in leaves] for n, leaves in self._taken.items()}
-        return _joined(self.tags, self.dense, rows)
-
-    def put(self, union: Mapping[str, np.ndarray], working: PyTree) -> None:
-        """A round's rows, which may still be computed: they are written when they are needed."""
-        self.settle()
-        self.dense = _tagged(self.tags, working, "")
-        self._late = union, working
-
-    def settle(self) -> None:
-        """Write what is still to be written."""
-        if self._late is None:
-            return
-        (union, working), self._late = self._late, None
+        rows = {}
         for name, group in self.groups.items():
             real = union[name][union[name] < group.count]
-            new = [np.asarray(leaf)[: len(real)] for leaf in _tagged(self.tags, working, name)]
-            group.put(real, self._taken[name], new)
+            rows[name] = [_padded(leaf, len(union[name])) for leaf in group.take(real)]
+        return _joined(self.tags, self.dense, rows)
+
+    def put(self, working: PyTree) -> None:
+        """What became of the rows that were taken last, which may still be computed."""
+        self.dense = _tagged(self.tags, working, "")
+        for name, group in self.groups.items():
+            group.put(_tagged(self.tags, working, name))
 
     def rows(self, select: Callable[[PyTree], PyTree], ids: Mapping[str, np.ndarray]) -> PyTree:
         """As :meth:`fedslice.round.store.RamStore.rows`."""
-        self.settle()
         slots = {name: find(self.ids[name], wanted) for name, wanted in ids.items()}
         sizes = {name: self.groups[name].count for name in ids}
         looked = {
@@ -98,7 +83,6 @@ class DiskStore:
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """The dense leaves, by path; rows are in ``groups``."""
-        self.settle()
         return dict(zip(self._paths(), map(np.asarray, self.dense), strict=True))
 
     def names(self) -> set[str]:
@@ -110,10 +94,6 @@ class DiskStore:
         pairs = zip(self._paths(), self.dense, strict=True)
         found = [expect(leaves, path, old.shape, old.dtype) for path, old in pairs]
         self.dense = [jax.device_put(np.array(leaf)) for leaf in found]
-
-    def forget(self) -> None:
-        """What was still to be written is of another life."""
-        self._late = None
 
     def _paths(self) -> list[str]:
         paths = jax.tree_util.tree_leaves_with_path(self.tags)
@@ -145,53 +125,36 @@ class DiskMemory:
             )
             for tag in sorted(set(jax.tree.leaves(tags)))
         }
-        self._taken: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
-        self._late: PyTree | None = None
 
     def _first(self, tag: str, entries: np.ndarray) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in _tagged(self.tags, self.first(tag, entries), tag)]
 
     def take(self, drawers: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
         """The memory of a cohort, and where its ``drawers`` stand in that."""
-        self.settle()
-        real = {tag: drawers[tag][drawers[tag] < g.count] for tag, g in self.groups.items()}
-        self._taken = {tag: (real[tag], g.take(real[tag])) for tag, g in self.groups.items()}
-        return self._gathered(drawers, {tag: rows for tag, (_, rows) in self._taken.items()})
+        return self._gathered(drawers, MappedRows.take)
 
     def put(self, memory: PyTree) -> None:
         """What the cohort that was taken last remembers now."""
-        self._late = memory
+        for tag, group in self.groups.items():
+            group.put(_tagged(self.tags, memory, tag))
 
     def look(self, drawers: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
         """As ``take``, of any clients, for a look alone."""
-        self.settle()
-        rows = {t: g.look(drawers[t][drawers[t] < g.count]) for t, g in self.groups.items()}
-        return self._gathered(drawers, rows)
+        return self._gathered(drawers, MappedRows.look)
 
     def _gathered(
-        self, drawers: Mapping[str, np.ndarray], rows: Rows
+        self,
+        drawers: Mapping[str, np.ndarray],
+        read: Callable[[MappedRows, np.ndarray], list[np.ndarray]],
     ) -> tuple[PyTree, dict[str, np.ndarray]]:
-        padded: Rows = {}
+        rows = {}
         places = {tag: np.full(np.shape(wanted), PAST) for tag, wanted in drawers.items()}
         for tag, group in self.groups.items():
             real = drawers[tag] < group.count
             places[tag][real] = np.arange(np.count_nonzero(real), dtype=np.int32)
-            padded[tag] = [_padded(leaf, real.size) for leaf in rows[tag]]
-        return _joined(self.tags, [], padded), places
-
-    def settle(self) -> None:
-        """Write what is still to be written."""
-        if self._late is None:
-            return
-        memory, self._late = self._late, None
-        for tag, group in self.groups.items():
-            entries, rows = self._taken[tag]
-            new = [np.asarray(leaf)[: len(entries)] for leaf in _tagged(self.tags, memory, tag)]
-            group.put(entries, rows, new)
-
-    def forget(self) -> None:
-        """What was still to be written is of another life."""
-        self._late = None
+            found = read(group, drawers[tag][real])
+            rows[tag] = [_padded(leaf, real.size) for leaf in found]
+        return _joined(self.tags, [], rows), places
 
 
 def leaves_of(tags: PyTree, tree: PyTree, tag: str, axes: int) -> list[Leaf]:

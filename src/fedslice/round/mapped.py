@@ -30,6 +30,15 @@ class Leaf(NamedTuple):
     dtype: np.dtype[Any]
 
 
+class Late(NamedTuple):
+    """Rows of the last round: where they belong, what they were, and what they are now, which may
+    have more rows for padding."""
+
+    places: np.ndarray
+    taken: list[np.ndarray]
+    new: Sequence[Any]
+
+
 class MappedRows:
     """The row-shaped leaves of one index space.  ``make(entries)`` gives their first values, leaf
     by leaf; the same entry always gets the same.
@@ -39,7 +48,7 @@ class MappedRows:
     >>> rows = MappedRows(getfixture("tmp_path"), "w", 10**6, [leaf], tenfold)
     >>> rows.take(np.array([70_000, 3]))[0].tolist(), rows.made
     ([700000, 30], 2)
-    >>> rows.put(np.array([3]), rows.take(np.array([3])), [np.array([1], np.int32)])
+    >>> rows.put([np.array([700000, 1], np.int32)])
     >>> rows.look(np.array([3, 4]))[0].tolist(), rows.made
     ([1, 40], 2)
     """
@@ -64,6 +73,9 @@ class MappedRows:
         self.place = place.array
         self.entries = file("entries", np.int32)  # the entry at each place
         self.marks = np.zeros(count, np.uint8)  # by place
+        self.late = np.zeros(count, np.int32)  # one past a place's number in what is still to come
+        self._taken: tuple[np.ndarray, list[np.ndarray]] = np.zeros(0, np.int32), []
+        self._late: Late | None = None
         self.files = [
             file(f"leaf-{number}", leaf.dtype, *leaf.shape) for number, leaf in enumerate(leaves)
         ]
@@ -83,22 +95,45 @@ class MappedRows:
     def take(self, entries: np.ndarray) -> list[np.ndarray]:
         """The rows of these entries, which are all different; new ones are made."""
         places = self._places(entries)
-        return [file.array.take(places, axis=0) for file in self.files]
+        rows = [file.array.take(places, axis=0) for file in self.files]
+        if self._late is not None:
+            number = self.late[places]
+            hit = np.flatnonzero(number)
+            for leaf, new in zip(rows, self._late.new, strict=True):
+                leaf[hit] = np.asarray(new)[number[hit] - 1]
+        self._taken = places, rows
+        return rows
 
-    def put(
-        self, entries: np.ndarray, taken: Sequence[np.ndarray], rows: Sequence[np.ndarray]
-    ) -> None:
-        """New values of entries that were ``taken``.  Rows that are as they were, such as heat, are
-        not written: a page that nobody writes to stays clean, and a log of them would say nothing.
-        """
-        places = self.place[entries] - 1
-        for file, old, new in zip(self.files, taken, rows, strict=True):
+    def put(self, new: Sequence[Any]) -> None:
+        """New values of the entries that were taken last, which may still be computed: they are
+        written when there are newer ones, while the device computes those."""
+        self.settle()
+        places, rows = self._taken
+        self.late[places] = np.arange(1, 1 + len(places), dtype=np.int32)
+        self._late = Late(places, rows, new)
+
+    def settle(self) -> None:
+        """Write what is still to be written.  Rows that are as they were, such as heat, are not: a
+        page that nobody writes to stays clean, and a log of them would say nothing."""
+        if self._late is None:
+            return
+        places, taken, computed = self._late
+        self.forget()
+        for file, old, each in zip(self.files, taken, computed, strict=True):
+            new = np.asarray(each)[: len(places)]
             moved = np.flatnonzero((_bits(old) != _bits(new)).any(1))
             file.array[places[moved]] = new[moved]
             self.marks[places[moved]] = NEW
 
+    def forget(self) -> None:
+        """What is still to be written is of another life."""
+        if self._late is not None:
+            self.late[self._late.places] = 0
+            self._late = None
+
     def look(self, entries: np.ndarray) -> list[np.ndarray]:
         """The rows of any entries; what was never touched is as it would be made, and stays so."""
+        self.settle()
         places = self.place[entries] - 1
         absent = np.flatnonzero(places < 0)
         rows = [file.array.take(np.maximum(places, 0), axis=0) for file in self.files]
@@ -141,6 +176,7 @@ class MappedRows:
 
     def marked(self, least: int) -> np.ndarray | None:
         """The places of the rows with this mark or a higher one; None: of all."""
+        self.settle()
         if least == KEPT:
             return None
         return np.flatnonzero(self.marks[: self.made] >= least)

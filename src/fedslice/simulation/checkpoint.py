@@ -50,9 +50,9 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     file, about = folder / NAME, {**identity, **saved.where}
     parts = segments.holders(store, saved.memory)
-    for part in parts:
-        part.settle()
     rows = segments.groups(parts)
+    for group in rows:
+        group.settle()
     before = segments.listed(file, store.token) if isinstance(store, DiskStore) else []
     least, after = segments.level(rows, before), before
     try:

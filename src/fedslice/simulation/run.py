@@ -247,13 +247,12 @@ class Run:
                 self.store.state, self.memory, plan
             )
             return figures
-        union, memory = plan.shared.union, self.memory
-        working = self.store.take(union)
+        memory, working = self.memory, self.store.take(plan.shared.union)
         if isinstance(self.memory, DiskMemory):
             memory, held = self.memory.take({PER_CLIENT: plan.own.place, **plan.own.held})
             plan = plan._replace(own=plan.own._replace(held=held))
         working, memory, figures = self.engine.on_working_set(working, memory, plan)
-        self.store.put(union, working)
+        self.store.put(working)
         if isinstance(self.memory, DiskMemory):
             self.memory.put(memory)
         else:

@@ -154,7 +154,6 @@ def replace(parts: Sequence[Holder], made: Sequence[Sequence[MappedRows]]) -> No
     """Let each part go on with its new rows."""
     old = {group.folder for group in groups(parts)}
     for part, rows in zip(parts, made, strict=True):
-        part.forget()
         part.groups = dict(zip(part.groups, rows, strict=True))
     for folder in old:
         shutil.rmtree(folder, ignore_errors=True)
