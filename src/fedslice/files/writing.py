@@ -32,7 +32,7 @@ def replacing(file: Path, private: bool = False) -> Iterator[Path]:
             temporary.touch()
             if private:
                 temporary.chmod(0o600)
-            mode = temporary.stat().st_mode  # by the umask; some writers make it their owner's alone
+            mode = temporary.stat().st_mode  # by the umask; some writers make it private
             yield temporary
             if temporary.stat().st_mode != mode:
                 temporary.chmod(mode & 0o777)
