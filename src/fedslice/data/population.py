@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from fedslice.data.columns import check
-from fedslice.data.stored import Writer, opened, submodels, write
+from fedslice.data.kept import submodels
+from fedslice.data.stored import Writer, opened, write
 from fedslice.data.submodel import Submodels, index
 from fedslice.errors import InputError
 from fedslice.heat import Heat

@@ -7,28 +7,23 @@
 A folder is made under another name and renamed, so it is whole or not there.
 """
 
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedslice.data.columns import check, digest, parts
-from fedslice.data.submodel import Submodels, index
 from fedslice.errors import InputError, MissingDataError
-from fedslice.files.mapped import read_only, whole
-from fedslice.files.packed import sample
+from fedslice.files.arrays import Arrays, array_of, checked, sampled, save, write_json
 from fedslice.files.writing import writing
 
 ABOUT, FORMAT = "population.json", 1
-
-Arrays = dict[str, np.ndarray]
 
 
 class Stored(NamedTuple):
@@ -147,20 +142,20 @@ class Writer:
         columns = {}
         for name, entry in entries.items():
             entry["shape"] = [self.examples, *entry["shape"]]
-            columns[name] = _array(self.scratch, entry)
+            columns[name] = array_of(self.scratch, entry)
         offsets = np.append(0, np.cumsum(np.concatenate([np.zeros(0, np.int64), *self._counts])))
         clients = np.concatenate(self._clients) if self._clients else np.zeros(0, np.int64)
         about = {
             "format": FORMAT,
             "digest": digest(columns, offsets, self.names),
-            "columns": {name: _sampled(self.scratch, entry) for name, entry in entries.items()},
-            "offsets": _save(self.scratch, "offsets", offsets.astype(np.int64)),
-            "clients": _save(self.scratch, "clients", clients),
+            "columns": {name: sampled(self.scratch, entry) for name, entry in entries.items()},
+            "offsets": save(self.scratch, "offsets", offsets.astype(np.int64)),
+            "clients": save(self.scratch, "clients", clients),
             "names": {
-                name: _save(self.scratch, f"names-{number}", np.asarray(given))
+                name: save(self.scratch, f"names-{number}", np.asarray(given))
                 for number, (name, given) in enumerate(self.names.items())
             },
-            "numbers": _save(
+            "numbers": save(
                 self.scratch,
                 "numbers",
                 self._numbers if len(self._numbers) else np.arange(len(clients)),
@@ -168,7 +163,7 @@ class Writer:
         }
         del columns
         with writing(self.folder):
-            _json(self.scratch / ABOUT, about)
+            write_json(self.scratch / ABOUT, about)
             if self.folder.exists():
                 self.folder.rmdir()
             self.scratch.rename(self.folder)
@@ -203,11 +198,11 @@ def opened(folder: str | Path) -> Stored:
         if about["format"] != FORMAT:
             raise InputError(f"{file} has format {about['format']}, this version reads {FORMAT}")
         columns, names = (
-            {name: _checked(home, entry) for name, entry in about[kind].items()}
+            {name: checked(home, entry) for name, entry in about[kind].items()}
             for kind in ("columns", "names")
         )
         offsets, clients, numbers = (
-            _checked(home, about[kind]) for kind in ("offsets", "clients", "numbers")
+            checked(home, about[kind]) for kind in ("offsets", "clients", "numbers")
         )
         return Stored(columns, offsets, clients, names, numbers, home, about["digest"])
     except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
@@ -217,104 +212,3 @@ def opened(folder: str | Path) -> Stored:
             f"the population in {home} is damaged ({error}): restore it from a copy, or write it"
             " anew"
         ) from error
-
-
-def submodels(
-    home: Path, content: str, columns: Arrays, offsets: np.ndarray, rows: int
-) -> tuple[Submodels, np.ndarray]:
-    """S(i) for a table of ``rows`` rows that ``columns`` index, and its heat, kept in ``home``
-    under the hash of its ``content``."""
-    key = hashlib.blake2b(
-        json.dumps([FORMAT, content, list(columns), rows]).encode(), digest_size=8
-    )
-    place = home / f"submodels-{key.hexdigest()}"
-    if (found := _kept(place, columns)) is not None:
-        return found
-    with _scratch(home) as folder:
-
-        def room(name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-            return whole(folder / f"{name}.bin", dtype, shape)
-
-        made = index(columns, offsets, rows, room)
-        heat = made.heat(np.diff(offsets), room)
-        arrays = {"ids": made.ids, "slots": made.slots, "offsets": made.offsets, "heat": heat}
-        arrays |= {f"position-{n}": made.positions[name] for n, name in enumerate(columns)}
-        about = {name: _save(folder, name, array) for name, array in arrays.items()}
-        for file in folder.iterdir():
-            if file.stem not in about:  # what was needed on the way
-                file.unlink()
-        del made, heat, arrays
-        with writing(place):
-            _json(folder / ABOUT, about)
-            if place.exists():  # damaged
-                shutil.rmtree(place)
-            with suppress(FileExistsError):  # another process was faster
-                folder.rename(place)
-    kept = _kept(place, columns)
-    if kept is None:
-        raise InputError(f"what was written to {place} cannot be read back: is the disk all right?")
-    return kept
-
-
-def _kept(place: Path, columns: Mapping[str, np.ndarray]) -> tuple[Submodels, np.ndarray] | None:
-    """What an earlier run computed, if it is there and whole."""
-    try:
-        about = json.loads((place / ABOUT).read_bytes())
-        arrays = {name: _checked(place, entry) for name, entry in about.items()}
-        positions = {name: arrays[f"position-{n}"] for n, name in enumerate(columns)}
-        found = Submodels(arrays["ids"], arrays["slots"], np.array(arrays["offsets"]), positions)
-        return found, arrays["heat"]
-    except (ValueError, KeyError, TypeError, OSError, AttributeError):
-        return None
-
-
-@contextmanager
-def _scratch(home: Path) -> Iterator[Path]:
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=home))
-    except OSError as error:
-        raise InputError(
-            f"{home} cannot be written to ({error.strerror}), and the rows that each client holds"
-            " are kept beside its columns: make it writable, or copy it"
-        ) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _save(folder: Path, name: str, array: np.ndarray) -> dict[str, Any]:
-    """Write an array, unless it is one of the folder's files already, and describe it."""
-    file = folder / f"{name}.bin"
-    if array.dtype.hasobject:
-        raise InputError(f"{name} holds Python objects: make it numbers or text of one width")
-    with writing(file):
-        if not file.exists():
-            np.ascontiguousarray(array).tofile(file)
-        with file.open("rb+") as handle:
-            handle.truncate(array.size * array.dtype.itemsize)
-            os.fsync(handle.fileno())
-    entry = {"file": file.name, "dtype": array.dtype.str, "shape": list(array.shape)}
-    return _sampled(folder, entry)
-
-
-def _sampled(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "sample": sample(folder / entry["file"])}
-
-
-def _checked(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
-    file = folder / entry["file"]
-    if file.parent != folder or sample(file) != entry["sample"]:
-        raise ValueError(f"{file.name} is not as it was written")
-    return _array(folder, entry)
-
-
-def _array(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
-    return read_only(folder / entry["file"], np.dtype(entry["dtype"]), tuple(entry["shape"]))
-
-
-def _json(file: Path, about: Mapping[str, Any]) -> None:
-    with file.open("w", encoding="utf-8") as text:
-        json.dump(about, text, indent=1)
-        text.flush()
-        os.fsync(text.fileno())
