@@ -12,6 +12,8 @@ import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.metrics import Metric
 from fedslice.model import Model, Table, lookup
+from fedslice.round.disk import DiskMemory, DiskStore
+from fedslice.round.store import RamStore
 from fedslice.simulation.run import Run
 
 ROWS = 24
@@ -79,10 +81,16 @@ def run_of(method: Any, population: Population, rounds: int = 0, **settings: Any
 
 
 def state_bytes(run: Run) -> bytes:
-    """Every bit of the server's state and the clients' memory."""
-    return b"".join(
-        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((run.store.state, run.memory))
-    )
+    """Every bit of the server's state and the clients' memory, wherever they are."""
+    leaves: list[Any] = []
+    for part in (run.store, run.memory):
+        if isinstance(part, DiskStore | DiskMemory):
+            leaves += getattr(part, "dense", [])
+            for group in part.groups.values():
+                leaves += group.look(np.arange(group.count)) if group.count else []
+        else:
+            leaves += jax.tree.leaves(part.state if isinstance(part, RamStore) else part)
+    return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
 def assert_params_close(left: Any, right: Any, rtol: float = 2e-5, atol: float = 2e-6) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedslice.cli import commands, experiment
@@ -31,7 +30,7 @@ from fedslice.cli.main import main
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.workloads import TASKS
 from fedslice.errors import InputError
-from fedslice.files import sealed, writing
+from fedslice.files import sealed, streamed, writing
 from fedslice.simulation.run import Run
 
 RUN = ["run", "example1", "--set", "cohort=10", "--set", "client_rate=0.02", "--json"]
@@ -563,17 +562,12 @@ def test_a_full_disk_keeps_the_checkpoint_and_says_so(
     assert_same(whole, out)
 
 
-def test_what_safetensors_raises_names_the_file(
+def test_a_disk_that_fills_up_in_a_file_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(sealed, "save_file", broken)
-    with pytest.raises(
-        OSError, match=r"a\.safetensors could not be written: I/O error: No space left"
-    ):
-        sealed.seal(tmp_path / "a.safetensors", {}, {})
+    monkeypatch.setattr(streamed, "raw", full)
+    with pytest.raises(OSError, match=r"a\.safetensors could not be written: No space left"):
+        sealed.seal(tmp_path / "a.safetensors", {}, {"w": np.zeros(3)})
     assert not list(tmp_path.iterdir())
 
 

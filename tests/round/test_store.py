@@ -1,11 +1,7 @@
 """Where rows live, and what they are before anybody trained them."""
 
-import errno
 import gc
-import os
-import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,7 +15,8 @@ import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.errors import CheckpointError, InputError
 from fedslice.model import Model, Table
-from fedslice.round.store import DiskStore, RamStore, put, row_leaves, take
+from fedslice.round.disk import DiskStore
+from fedslice.round.store import RamStore, put, row_leaves, take
 
 MODEL = logistic()
 
@@ -103,7 +100,7 @@ def test_a_disk_store_never_makes_the_whole_table(
     assert max(made) <= 2 * 2 * 5  # two clients of two examples of at most five rows
 
 
-def test_new_rows_are_made_in_few_sizes(tmp_path: Path) -> None:
+def test_new_rows_are_made_in_few_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every size is compiled anew: one for each round with new rows would take minutes and fill the
     memory."""
     run = run_of(method(), people(), sampler=fs.sampling.uniform(1), store=tmp_path)
@@ -114,7 +111,7 @@ def test_new_rows_are_made_in_few_sizes(tmp_path: Path) -> None:
         sizes.append(len(ids["w"]))
         return make(ids)
 
-    run.store.make = noting
+    monkeypatch.setattr(run.store, "make", noting)
     for _ in run.rounds(12):
         pass
     assert len(sizes) > 3
@@ -138,26 +135,6 @@ def test_rows_of_killed_runs_are_cleared_away_and_others_are_not(tmp_path: Path)
     del first, second
     gc.collect()
     assert list(tmp_path.iterdir()) == [tmp_path / "rows.csv"]
-
-
-@pytest.mark.parametrize("how", ["said before", "found out"])
-def test_a_full_disk_is_an_error_that_says_so(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not a signal that ends the process when a mapped page cannot be written."""
-
-    def full(*args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    if how == "said before":
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50))
-    else:
-        monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(
-        InputError,
-        match=r"no room for a table's rows in .*(92 bytes.* and 50 are|No space).*larger disk",
-    ):
-        run_of(method(), people(), store=tmp_path)
 
 
 def test_models_from_two_stores_are_the_same_object_shape(tmp_path: Path) -> None:
@@ -221,66 +198,6 @@ def test_row_leaves_refuses_other_dependence(shape: Any) -> None:
         row_leaves(lambda rows: jnp.zeros(shape(rows["item"])), ["item"])
 
 
-def by_hand(folder: Path) -> DiskStore:
-    """Rows 2, 5, 7, 9 of a table whose row i is first 10 i, and a dense number."""
-
-    def make(ids: Any) -> Any:
-        return {"w": 10.0 * np.asarray(ids["w"], np.float32)[:, None], "b": np.float32(0)}
-
-    return DiskStore(make, {"w": "w", "b": ""}, {"w": np.array([2, 5, 7, 9])}, folder)
-
-
-def rows_of(store: DiskStore) -> tuple[list[float], list[float]]:
-    """All four rows, as a look at the model and as a round see them."""
-    looked = store.rows(lambda tree: tree, {"w": store.ids["w"]})["w"]
-    taken = store.take({"w": np.arange(4)})["w"]
-    return np.ravel(looked).tolist(), np.ravel(taken).tolist()
-
-
-def train(store: DiskStore, slots: list[int], value: float) -> None:
-    """A round that leaves ``value`` in these rows and in the dense number."""
-    union = {"w": np.array([*slots, 4])}  # 4 is past the end: padding
-    store.take(union)
-    new = np.full((len(slots) + 1, 1), value, np.float32)
-    store.put(union, {"w": new, "b": jnp.float32(value)})
-
-
-def test_a_restored_disk_store_knows_which_rows_were_trained(tmp_path: Path) -> None:
-    """A row is made when first touched: one that the checkpoint brought must not be made again, and
-    one that it did not bring must be, whatever this store had there before."""
-    first, second = by_hand(tmp_path / "a"), by_hand(tmp_path / "b")
-    train(first, [1, 3], 4.5)
-    train(second, [0, 1], 7.0)
-    second.restore(first.snapshot())
-    assert second.written["w"].tolist() == [False, True, False, True]
-    assert rows_of(second) == ([20.0, 4.5, 70.0, 4.5], [20.0, 4.5, 70.0, 4.5])
-    assert float(second.state["b"]) == 4.5
-    again = second.snapshot()
-    assert again["slots of w"].tolist() == [0, 1, 2, 3]  # taking a row makes it
-
-
-@pytest.mark.parametrize("what", ["rows", "type", "dense", "missing"])
-def test_a_snapshot_that_does_not_fit_changes_no_row(what: str, tmp_path: Path) -> None:
-    store, other = by_hand(tmp_path / "a"), by_hand(tmp_path / "b")
-    train(store, [0, 1], 7.0)
-    train(other, [1, 3], 4.5)
-    leaves = other.snapshot()
-    assert set(leaves) == store.names() == {"slots of w", "['w']", "['b']"}
-    if what == "rows":
-        leaves["['w']"] = leaves["['w']"][:1]
-    elif what == "type":
-        leaves["['w']"] = leaves["['w']"].astype(np.float64)
-    elif what == "dense":
-        leaves["['b']"] = np.zeros(2, np.float32)
-    else:
-        del leaves["['b']"]
-    with pytest.raises(CheckpointError, match="this run needs float32"):
-        store.restore(leaves)
-    assert store.written["w"].tolist() == [True, True, False, False]
-    assert rows_of(store)[0] == [7.0, 7.0, 70.0, 90.0]
-    assert float(store.state["b"]) == 7.0
-
-
 def test_a_store_in_memory_refuses_what_does_not_fit_as_well() -> None:
     store = RamStore(lambda ids: {"b": np.zeros(3, np.float32)}, {"b": ""}, {})
     for wrong in (np.zeros(4, np.float32), np.zeros(3, np.int32)):
@@ -288,18 +205,3 @@ def test_a_store_in_memory_refuses_what_does_not_fit_as_well() -> None:
             store.restore({"['b']": wrong})
     store.restore({"['b']": np.ones(3, np.float32)})
     assert store.snapshot()["['b']"].tolist() == [1, 1, 1]
-
-
-def test_rows_of_one_table_are_made_without_those_of_another(tmp_path: Path) -> None:
-    """Users' rows are first touched in one round, items' in the next."""
-
-    def make(ids: Any) -> Any:
-        return {name: np.asarray(ids[name], np.float32) + 0.5 for name in ("user", "item")}
-
-    ids = {"user": np.array([1, 2]), "item": np.array([10, 20, 30])}
-    store = DiskStore(make, {"user": "user", "item": "item"}, ids, tmp_path)
-    none = np.zeros(0, np.int64)
-    assert store.take({"user": np.array([1]), "item": none})["user"].tolist() == [2.5]
-    assert not store.written["item"].any()
-    assert store.take({"user": none, "item": np.array([2, 0])})["item"].tolist() == [30.5, 10.5]
-    assert store.take({"user": np.array([0, 1]), "item": none})["user"].tolist() == [1.5, 2.5]

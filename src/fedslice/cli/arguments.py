@@ -300,8 +300,8 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
         default="ram",
         metavar="DIR",
         help=(
-            "keep tables in memory-mapped files below this folder, if they are larger than memory"
-            " (default: ram)"
+            "keep tables and clients' memory in memory-mapped files below this folder, if they are"
+            " larger than memory (default: ram)"
         ),
     )
     parser.add_argument(

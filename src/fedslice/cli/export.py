@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,16 @@ from safetensors.numpy import save
 
 from fedslice.arrays import Params
 from fedslice.data.population import Population
-from fedslice.data.submodel import Submodels
+from fedslice.data.submodel import Room, Submodels, in_memory
 from fedslice.errors import CheckpointError, InputError, MissingDataError
+from fedslice.files.mapped import whole
 from fedslice.files.sealed import load, seal
 from fedslice.files.writing import atomic_write, replacing
 from fedslice.model import Model
+from fedslice.round.store import RamStore
 from fedslice.simulation.run import Run
 
+CHUNK = 1 << 18  # rows of a table on disk that are gathered together
 MODEL, NAMES = "model.safetensors", "names.json"
 
 
@@ -49,16 +54,20 @@ class Exported(NamedTuple):
 
 
 def model_of(run: Run) -> Exported:
-    """The run's model: dense leaves, and every table row that some client holds."""
-    ids_of = {name: space.ids for name, space in run.spaces.items()}
-    # then each row, and each dense leaf, has all models side by side
-    several = run.algorithm.server.several
-    params = run.store.rows(lambda state: state.server, ids_of) if several else run.params()
-    return assembled(params, run.model, run.spaces, run.population)
+    """The run's model: dense leaves, and every table row that some client holds.  Rows that are on
+    disk stay there: what is larger than memory is gathered in mapped files."""
+    room = _room(run)
+    params = _params(run, {name: space.ids[:0] for name, space in run.spaces.items()})
+    rows = {name: _values(run, name, params[name], room) for name in run.model.tables}
+    return assembled({**params, **rows}, run.model, run.spaces, run.population, room)
 
 
 def assembled(
-    params: Params, model: Model, spaces: Mapping[str, Submodels], population: Population
+    params: Params,
+    model: Model,
+    spaces: Mapping[str, Submodels],
+    population: Population,
+    room: Room = in_memory,
 ) -> Exported:
     """A model whose tables have the rows of ``spaces``, with their names and heat if known."""
     tables = {}
@@ -66,7 +75,8 @@ def assembled(
         space = spaces[model.space_of[name]]
         known = next((population.names[f] for f in table.fields if f in population.names), None)
         names = [] if known is None or not len(known) else known[space.ids].astype(str).tolist()
-        heat = space.heat(population.counts)[:, 0].astype(np.int64)
+        heat = room("counts", np.int64, (len(space.ids),))
+        heat[:] = space.heat(population.counts, room)[:, 0]
         tables[name] = Rows(space.ids, names, heat, np.asarray(params[name]))
     rest = {name: leaf for name, leaf in params.items() if name not in tables}
     paths = jax.tree_util.tree_leaves_with_path(rest)
@@ -77,6 +87,35 @@ def assembled(
         },
         tables,
     )
+
+
+def _values(run: Run, table: str, like: Any, room: Room) -> np.ndarray:
+    """The rows of a table, some at a time where they are on disk."""
+    space, none = run.model.space_of[table], {name: s.ids[:0] for name, s in run.spaces.items()}
+    ids = run.spaces[space].ids if run.algorithm.server.several else run.listed(space)
+    step = max(1, len(ids)) if isinstance(run.store, RamStore) else CHUNK
+    values = room("values", like.dtype, (len(ids), *like.shape[1:]))
+    for start in range(0, len(ids), step):
+        part = ids[start : start + step]
+        values[start : start + step] = _params(run, {**none, space: part})[table]
+    return values
+
+
+def _params(run: Run, ids: dict[str, np.ndarray]) -> Any:
+    """The model with these rows; with several models each row, and each dense leaf, has all of them
+    side by side."""
+    if run.algorithm.server.several:
+        return run.store.rows(lambda state: state.server, ids)
+    return run.params(ids)
+
+
+def _room(run: Run) -> Room:
+    """Where a run's rows are, there is room for a copy."""
+    if isinstance(run.store, RamStore):
+        return in_memory
+    folder = Path(tempfile.mkdtemp(dir=run.store.folder))
+    numbers = count()
+    return lambda name, dtype, shape: whole(folder / f"{next(numbers)}.bin", dtype, shape)
 
 
 def write_model(model: Exported, folder: Path) -> None:

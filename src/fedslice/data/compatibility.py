@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedslice.data.columns import parts
 from fedslice.data.population import Population, numeric
 from fedslice.errors import InputError
 from fedslice.model import Model
@@ -59,18 +60,23 @@ def _check_declared(model: Model, columns: Mapping[str, np.ndarray]) -> None:
 def _check_ranges(model: Model, columns: Mapping[str, np.ndarray]) -> None:
     for name, span in model.spans.items():
         column = columns.get(name)
-        if column is None or not column.size:
+        if column is None:
             continue
-        wrong = (column < span.start) | (column >= span.stop)
-        if column.dtype.kind == "f":
-            wrong |= column != np.round(column)
-        if wrong.any():
-            where = np.argwhere(wrong)[0]
-            raise InputError(
-                f"column {name!r} has the value {column[tuple(where)]:g} (first in example"
-                f" {where[0]}), but the model takes whole numbers from {span.start} to"
-                f" {span.stop - 1}: correct the data, or make the model larger"
-            )
+        for part in parts(len(column)):
+            _check_range(name, column[part], part.start, span)
+
+
+def _check_range(name: str, column: np.ndarray, start: int, span: range) -> None:
+    wrong = (column < span.start) | (column >= span.stop)
+    if column.dtype.kind == "f":
+        wrong |= column != np.round(column)
+    if wrong.any():
+        where = np.argwhere(wrong)[0]
+        raise InputError(
+            f"column {name!r} has the value {column[tuple(where)]:g} (first in example"
+            f" {start + where[0]}), but the model takes whole numbers from {span.start} to"
+            f" {span.stop - 1}: correct the data, or make the model larger"
+        )
 
 
 def _check_names(
@@ -96,10 +102,7 @@ def _check_padding(model: Model, population: Population) -> None:
     ]
     if not padded:
         return
-    some = [
-        np.flatnonzero((population.columns[f] < 0).reshape(population.examples, -1).any(1))[:TRIED]
-        for f in padded
-    ]
+    some = [_first_padded(population.columns[f]) for f in padded]
     batch, sizes = _examples(model, population, np.unique(np.concatenate(some)))
     if guilty := _guilty(model, batch, sizes, padded):
         name = next(table for table, each in model.tables.items() if guilty[0] in each.fields)
@@ -109,6 +112,17 @@ def _check_padding(model: Model, population: Population) -> None:
             " gives zeros there, or mask what it reads"
         )
     model.tried.update(padded)
+
+
+def _first_padded(column: np.ndarray) -> np.ndarray:
+    """The first few examples that have padding."""
+    found = np.zeros(0, np.int64)
+    for part in parts(len(column)):
+        short = (column[part] < 0).reshape(part.stop - part.start, -1).any(1)
+        found = np.append(found, part.start + np.flatnonzero(short)[:TRIED])
+        if len(found) >= TRIED:
+            break
+    return found[:TRIED]
 
 
 def _examples(

@@ -4,11 +4,15 @@ of every column."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from fedslice.data.columns import check
+from fedslice.data.kept import submodels
+from fedslice.data.stored import Writer, opened, write
 from fedslice.data.submodel import Submodels, index
 from fedslice.errors import InputError
 from fedslice.heat import Heat
@@ -23,6 +27,10 @@ class Population:
     what the randomness of each client hangs on: its batches, halves and keys.  By default it is the
     client's place; it stays with the client, so that one alone draws as it would among all.
 
+    One that is larger than memory is written to a folder, ``write`` or ``writer``, and opened from
+    there: its columns are mapped, and the rows that clients hold are kept beside them.  ``home`` is
+    that folder, ``digest`` the hash of what it holds.
+
     >>> people = Population.from_arrays([7, 7, 9], item=[0, 2, 2], label=[1.0, 0.0, 1.0])
     >>> len(people), people.examples, people.counts.tolist()
     (2, 3, [2, 1])
@@ -33,10 +41,13 @@ class Population:
     clients: np.ndarray  # the users' own names of the clients
     names: Mapping[str, np.ndarray] = field(default_factory=dict)
     numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    home: Path | None = None
+    digest: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.numbers):
             object.__setattr__(self, "numbers", np.arange(len(self.clients)))
+            return
         if len(self.numbers) != len(self.clients) or len(np.unique(self.numbers)) != len(self):
             raise InputError(
                 f"{len(self.clients)} clients need as many different numbers, got {self.numbers}"
@@ -51,7 +62,7 @@ class Population:
         """From an array of client names or numbers and columns of the same length, in any order."""
         owner = np.asarray(client)
         arrays = {name: np.asarray(column) for name, column in columns.items()}
-        _check(owner, arrays)
+        check(owner, arrays)
         if owner.dtype.kind in "iu" and np.all(owner[1:] >= owner[:-1]):
             first = (
                 np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
@@ -66,6 +77,28 @@ class Population:
         offsets = np.append(first, len(owner)).astype(np.int64)
         sorted_columns = {k: v if order is None else v[order] for k, v in arrays.items()}
         return cls(sorted_columns, offsets, clients, dict(names or {}))
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Population":
+        """One that was written to ``folder``: its columns stay there, and are read as needed.
+
+        >>> folder = getfixture("tmp_path") / "people"
+        >>> Population.from_arrays([7, 7, 9], item=[0, 2, 2]).write(folder)
+        >>> Population.open(folder).columns["item"].tolist()
+        [0, 2, 2]
+        """
+        return cls(**opened(folder)._asdict())
+
+    def write(self, folder: str | Path) -> None:
+        """Into a new folder, for :meth:`open`."""
+        columns = dict(self.columns)
+        write(folder, columns, self.offsets, self.clients, self.names, self.numbers)
+
+    @staticmethod
+    def writer(folder: str | Path, names: Mapping[str, np.ndarray] | None = None) -> Writer:
+        """For what does not fit into memory: ``with Population.writer(folder) as writer:`` and
+        ``writer.add(client, **columns)`` with some examples at a time, sorted by client."""
+        return Writer(folder, names)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -89,6 +122,11 @@ class Population:
     def _indexes(self) -> dict[tuple[tuple[str, ...], int], Submodels]:
         return {}
 
+    @cached_property
+    def _masses(self) -> dict[tuple[tuple[str, ...], int], np.ndarray]:
+        """Heat that is kept beside the columns."""
+        return {}
+
     def submodels(self, fields: Sequence[str], rows: int) -> Submodels:
         """S(i) of every client for a table of ``rows`` rows that ``fields`` index (computed once,
         then kept).
@@ -101,7 +139,12 @@ class Population:
             missing = [name for name in fields if name not in self.columns]
             if missing:
                 raise InputError(f"the data has no column {missing}; it has {sorted(self.columns)}")
-            found = index({name: self.columns[name] for name in fields}, self.offsets, rows)
+            columns = {name: self.columns[name] for name in fields}
+            if self.home is None:
+                found = index(columns, self.offsets, rows)
+            else:
+                found, mass = submodels(self.home, self.digest, columns, self.offsets, rows)
+                self._masses[key] = mass
             self._indexes[key] = (
                 found if len(found.ids) else found._replace(ids=np.zeros(1, np.int64))
             )
@@ -130,6 +173,10 @@ class Population:
         weight = self.counts if counts is None else np.where(self.counts > 0, counts, 0)
         ids, masses = {}, {}
         for name, space in model.space_of.items():
+            kept = self._masses.get((model.tables[space].fields, model.tables[space].rows))
+            if kept is not None and counts is None:  # all that is held, as it is mapped
+                ids[name], masses[name] = spaces[space].ids[: len(kept)], kept
+                continue
             mass = spaces[space].heat(weight)
             some = mass[:, 0] > 0
             ids[name], masses[name] = spaces[space].ids[some], mass[some]
@@ -151,13 +198,14 @@ class Population:
 
     def subset(self, clients: np.ndarray) -> "Population":
         """Only these clients, by number, in ascending order."""
-        chosen = np.zeros(len(self), bool)
-        chosen[clients] = True
-        kept = self.select(chosen[self.owners])
-        offsets = np.append(0, np.cumsum(self.counts[chosen]))
-        return Population(
-            kept.columns, offsets, self.clients[chosen], self.names, self.numbers[chosen]
-        )
+        some = np.zeros(len(self), bool)
+        some[clients] = True
+        chosen = np.flatnonzero(some)
+        counts = self.counts[chosen]
+        offsets = np.append(0, np.cumsum(counts))
+        which = np.repeat(self.offsets[:-1][chosen] - offsets[:-1], counts) + np.arange(offsets[-1])
+        columns = {name: column[which] for name, column in self.columns.items()}
+        return Population(columns, offsets, self.clients[chosen], self.names, self.numbers[chosen])
 
     def renumbered(self) -> "Population":
         """A population of its own: its clients' numbers are their places in it.
@@ -233,10 +281,17 @@ class Population:
     def sample(self, examples: int, seed: int = 0) -> "Population":
         """At most this many random examples, for measuring a loss cheaply.  Clients without any are
         left out."""
-        keep = np.zeros(self.examples, bool)
-        keep[np.random.default_rng(seed).permutation(self.examples)[:examples]] = True
-        kept = self.select(keep)
-        return kept.subset(np.flatnonzero(kept.counts))
+        rng = np.random.default_rng(seed)
+        if self.home is None:
+            drawn = rng.permutation(self.examples)[:examples]
+        else:  # a permutation of all may not fit into memory
+            drawn = rng.choice(self.examples, min(examples, self.examples), replace=False)
+        which = np.sort(drawn)
+        owners = np.searchsorted(self.offsets, which, side="right") - 1
+        chosen, counts = np.unique(owners, return_counts=True)
+        columns = {name: column[which] for name, column in self.columns.items()}
+        offsets = np.append(0, np.cumsum(counts))
+        return Population(columns, offsets, self.clients[chosen], self.names, self.numbers[chosen])
 
     def pool(self) -> "Population":
         """All examples at one client: what training without federation would see."""
@@ -272,25 +327,6 @@ def _moment(at: Any) -> float:
             f"at={at!r}: give a number, a datetime, or a text such as '2013-11-21 12:00'"
         )
     return float(moment.astype(np.int64)) / 1e6
-
-
-def _check(owner: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
-    if owner.ndim != 1:
-        raise InputError(f"client must be one value for each example, got shape {owner.shape}")
-    for name, column in columns.items():
-        if column.ndim == 0 or len(column) != len(owner):
-            length = len(column) if column.ndim else "no"
-            raise InputError(f"column {name!r} has {length} rows, client has {len(owner)}")
-        if column.dtype == object or column.dtype.kind in "US":
-            raise InputError(
-                f"column {name!r} holds text: use fedslice.data.loading, which encodes text to ids"
-            )
-        if column.dtype.kind == "f" and not (np.abs(column) <= np.finfo(np.float32).max).all():
-            where = int(np.argwhere(~(np.abs(column) <= np.finfo(np.float32).max))[0][0])
-            raise InputError(
-                f"column {name!r} has a value that is not finite, first in example {where}:"
-                " clean it"
-            )
 
 
 def numeric(name: str, column: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ An example belongs to one client for good, so the position of its ids inside S(i
 here; a round then needs no look-up of ids."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,15 @@ from fedslice.errors import InputError
 
 WHOLE = 1 << 27  # rows of a table that a round may go through one by one
 CHUNK = 1 << 22  # ids sorted at once: bounds the memory, and short sorts are faster
+LISTED = 1 << 24  # rows of a table up to which the slot of each is in a list
+
+Room: TypeAlias = Callable[[str, Any, tuple[int, ...]], np.ndarray]
+"""Makes an array by what it is for, type and shape: in memory, or in a mapped file."""
+
+
+def in_memory(name: str, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Room for an array in memory."""
+    return np.empty(shape, dtype)
 
 
 class Submodels(NamedTuple):
@@ -50,12 +59,20 @@ class Submodels(NamedTuple):
             )
         return self._replace(ids=np.arange(rows), slots=self.ids[self.slots].astype(np.int32))
 
-    def heat(self, counts: np.ndarray) -> np.ndarray:
+    def heat(self, counts: np.ndarray, room: Room = in_memory) -> np.ndarray:
         """float64 [slots, 2]: clients of more than no ``counts`` that hold a row, and their sum."""
-        each = [np.repeat(values, self.sizes) for values in (counts > 0, counts)]
-        return np.stack(
-            [np.bincount(self.slots, weight, minlength=len(self.ids)) for weight in each], 1
-        )
+        mass = room("heat", np.float64, (len(self.ids), 2))
+        mass[:] = 0
+        for start, stop in _chunks(self.offsets, 1, 1):
+            slots = self.slots[self.offsets[start] : self.offsets[stop]]
+            sizes = np.diff(self.offsets[start : stop + 1])
+            for column, values in enumerate((counts[start:stop] > 0, counts[start:stop])):
+                weight = np.repeat(values, sizes).astype(np.float64)
+                if len(mass) <= CHUNK:
+                    mass[:, column] += np.bincount(slots, weight, minlength=len(mass))
+                else:  # a pass over all slots for each chunk would take longer
+                    np.add.at(mass[:, column], slots, weight)
+        return mass
 
     def global_slots(self, field: str, owners: np.ndarray, span: slice = slice(None)) -> np.ndarray:
         """A field's ids, for a span of examples, as slots; -1 for padding."""
@@ -66,7 +83,9 @@ class Submodels(NamedTuple):
         return np.where(position < 0, np.int32(-1), self.slots[np.maximum(start + position, 0)])
 
 
-def index(columns: Mapping[str, np.ndarray], offsets: np.ndarray, rows: int) -> Submodels:
+def index(
+    columns: Mapping[str, np.ndarray], offsets: np.ndarray, rows: int, room: Room = in_memory
+) -> Submodels:
     """The submodels of clients whose ``columns`` hold ids below ``rows`` (below zero: padding)."""
     flat = {
         name: column.reshape(len(column), math.prod(column.shape[1:]))
@@ -74,15 +93,20 @@ def index(columns: Mapping[str, np.ndarray], offsets: np.ndarray, rows: int) -> 
     }
     for name, column in flat.items():
         _check_ids(name, column, rows)
-    parts, sizes = [], []
-    positions = {name: np.empty(column.shape, np.int32) for name, column in flat.items()}
+    positions = {
+        name: room(f"position-{number}", np.int32, column.shape)
+        for number, (name, column) in enumerate(flat.items())
+    }
     width = max(1, sum(column.shape[1] for column in flat.values()))
+    most = sum(column.size for column in flat.values())
+    held, total = room("held", np.int32 if rows < 2**31 else np.int64, (most,)), 0
+    sizes = []
     for start, stop in _chunks(offsets, width, rows):
-        held, count = _index_chunk(flat, offsets, start, stop, rows, positions)
-        parts.append(held)
+        found, count = _index_chunk(flat, offsets, start, stop, rows, positions)
+        held[total : total + len(found)] = found
+        total += len(found)
         sizes.append(count)
-    held = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    ids, slots = _slots(held, rows)
+    ids, slots = _slots(held[:total], rows, room)
     ends = np.append(0, np.cumsum(np.concatenate(sizes))) if sizes else np.zeros(1, np.int64)
     return Submodels(
         ids, slots, ends, {name: positions[name].reshape(columns[name].shape) for name in columns}
@@ -147,17 +171,58 @@ def _chunks(offsets: np.ndarray, width: int, rows: int) -> list[tuple[int, int]]
     return list(pairwise(cuts))
 
 
-def _slots(held: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _slots(held: np.ndarray, rows: int, room: Room) -> tuple[np.ndarray, np.ndarray]:
     """Distinct row ids, ascending, and for each entry of ``held`` its place among them."""
-    if rows <= 16 * len(held):  # a table of marks is faster than sorting while it is small
+    slots = room("slots", np.int32, held.shape)
+    if rows > 16 * len(held):  # a table of marks is faster than sorting while it is small
+        ids = np.unique(held)
+        find: Callable[[np.ndarray], np.ndarray] = lambda some: np.searchsorted(ids, some)  # noqa: E731
+        count = len(ids)
+    else:
         seen = np.zeros(rows, bool)
-        seen[held] = True
-        ids = np.flatnonzero(seen)
-        place = np.empty(rows, np.int32)
-        place[ids] = np.arange(len(ids), dtype=np.int32)
-        return ids, place[held]
-    ids = np.unique(held)
-    return ids, np.searchsorted(ids, held).astype(np.int32)
+        for part in _parts(len(held)):
+            seen[held[part]] = True
+        count = int(np.count_nonzero(seen))
+        find = _listed(seen) if rows <= LISTED else _counted(seen)
+    for part in _parts(len(held)):
+        slots[part] = find(held[part])
+    known = room("ids", np.int64, (count,))
+    if rows > 16 * len(held):
+        known[:] = ids
+        return known, slots
+    done = 0
+    for part in _parts(rows):
+        some = np.flatnonzero(seen[part]) + part.start
+        known[done : done + len(some)] = some
+        done += len(some)
+    return known, slots
+
+
+def _listed(seen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """From ids to places among those seen, by a list of all."""
+    place = np.cumsum(seen, dtype=np.int32) - 1
+    return lambda ids: np.asarray(place[ids])
+
+
+def _counted(seen: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The same by counting bits, in a twentieth of the memory: those of whole words before, and
+    those below in its own word."""
+    bits = np.packbits(seen, bitorder="little")
+    words = np.concatenate([bits, np.zeros(-len(bits) % 8, np.uint8)]).view("<u8")
+    each = np.bitwise_count(words)
+    before = np.cumsum(each, dtype=np.int32) - each
+
+    def find(ids: np.ndarray) -> np.ndarray:
+        word = ids >> 6
+        below = (np.uint64(1) << (ids & 63).astype(np.uint64)) - np.uint64(1)
+        return np.asarray(before[word] + np.bitwise_count(words[word] & below))
+
+    return find
+
+
+def _parts(length: int) -> Iterator[slice]:
+    for start in range(0, length, CHUNK):
+        yield slice(start, min(length, start + CHUNK))
 
 
 def _check_ids(name: str, column: np.ndarray, rows: int) -> None:

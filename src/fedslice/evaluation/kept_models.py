@@ -18,13 +18,12 @@ from fedslice.data.submodel import Submodels
 from fedslice.errors import InputError
 from fedslice.evaluation.gain import SCORED, TOGETHER, Gain
 from fedslice.evaluation.scores import tally
+from fedslice.round.disk import PAST
 from fedslice.round.engine import PER_CLIENT, choose
 from fedslice.round.plan import Plan, Planner
 from fedslice.round.store import take
 from fedslice.simulation.run import Run
 from fedslice.types import Array, Params, PyTree, Work
-
-PAST = np.int32(2**31 - 1)  # a place past every end
 
 
 class Kept:
@@ -74,12 +73,10 @@ class Kept:
         found: list[tuple[Any, Any]] = []
         for cohort in self.cohorts:
             plan, _ = self.planner.plan(0, cohort)
+            slots, places = self._rows(plan)
+            memory, drawers = self.run.remembered({PER_CLIENT: plan.own.place, **places})
             numbers = self.compiled(
-                params,
-                self.run.memory[0],
-                *self._rows(plan),
-                plan.own.place,
-                plan.own.phases[0].batches,
+                params, memory[0], slots, drawers, plan.own.place, plan.own.phases[0].batches
             )
             real = plan.own.phases[0].real
             owners.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
@@ -104,20 +101,20 @@ class Kept:
         params: Params,
         memory: PyTree,
         slots: dict[str, Array],
-        places: dict[str, Array],
+        drawers: dict[str, Array],
         clients: Array,
         batches: dict[str, Array],
     ) -> Any:
         tables = {name: self.model.space_of.get(name, "") for name in params}
 
         def one(given: tuple[Any, Any, Array, Any]) -> Any:
-            slots, places, number, batches = given
+            slots, drawers, number, batches = given
             key = jax.random.fold_in(jax.random.key(0), number)
             rows = take(tables, params, slots)
-            own = take(self.run.shapes.tags.memory[0], memory, {PER_CLIENT: number, **places})
+            own = take(self.run.shapes.tags.memory[0], memory, drawers)
             served = self.serve(rows, own, key)
             trained = {
-                name: _choose(places[tables[name]] < PAST, served[name], rows[name])
+                name: _choose(drawers[tables[name]] < PAST, served[name], rows[name])
                 for name in self.model.tables
             }
             before, after = {**rows, **self.model.fresh(key)}, {**served, **trained}
@@ -126,7 +123,7 @@ class Kept:
                 lambda batch: (measure(before, batch), measure(after, batch)), batches
             )
 
-        stacked = (slots, places, clients, batches)
+        stacked = (slots, drawers, clients, batches)
         return jax.vmap(one)(stacked) if self.mode == "vmap" else jax.lax.map(one, stacked)
 
 

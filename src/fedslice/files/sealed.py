@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from fedslice.errors import CheckpointError
-from fedslice.files.writing import replacing
+from fedslice.files import streamed
+from fedslice.files.streamed import raw
 
 FORMAT = 3
 
@@ -21,8 +21,10 @@ def seal(file: Path, about: Mapping[str, Any], leaves: Mapping[str, np.ndarray])
     and checks."""
     header = {**about, "format": FORMAT}
     header["checksum"] = _checksum(header, leaves)
-    with replacing(file) as temporary:
-        save_file(dict(leaves), temporary, {"fedslice": json.dumps(header)})
+    # the widest numbers first, so that all stand at multiples of their size
+    ordered = sorted(leaves.items(), key=lambda leaf: (-leaf[1].dtype.itemsize, leaf[0]))
+    streams = {name: streamed.of(leaf) for name, leaf in ordered}
+    streamed.write(file, streams, {"fedslice": json.dumps(header)})
 
 
 def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -46,14 +48,20 @@ def load(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return about, leaves
 
 
+def header(file: Path) -> dict[str, Any]:
+    """What is known about the arrays of a file, its checksum too, without a look at them; nothing
+    if it cannot be read."""
+    try:
+        with safe_open(file, "np") as handle:
+            about = json.loads((handle.metadata() or {})["fedslice"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
 def _checksum(about: Mapping[str, Any], leaves: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, leaf in sorted(leaves.items()):
         digest.update(f"{name} {leaf.dtype} {leaf.shape}".encode())
         digest.update(raw(leaf))
     return digest.hexdigest()
-
-
-def raw(array: np.ndarray) -> memoryview:
-    """The bytes of an array, without a copy where it is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

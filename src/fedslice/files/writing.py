@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from fedslice.errors import FedsliceError, WriteError
 
 
@@ -17,9 +15,8 @@ def writing(file: Path, rest: str = "") -> Iterator[None]:
         yield
     except FedsliceError:
         raise
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise WriteError(f"{file} could not be written: {reason}{rest}") from error
+    except OSError as error:
+        raise WriteError(f"{file} could not be written: {error.strerror or error}{rest}") from error
 
 
 @contextmanager
@@ -35,8 +32,7 @@ def replacing(file: Path, private: bool = False) -> Iterator[Path]:
             temporary.touch()
             if private:
                 temporary.chmod(0o600)
-            # by the umask; safetensors makes files for their owner alone
-            mode = temporary.stat().st_mode
+            mode = temporary.stat().st_mode  # by the umask; some writers make it private
             yield temporary
             if temporary.stat().st_mode != mode:
                 temporary.chmod(mode & 0o777)

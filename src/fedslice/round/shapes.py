@@ -90,8 +90,7 @@ class Shapes:
         row."""
         if not jax.tree.leaves(self.tags.memory):
             return self.tags.memory
-        ids = {name: space.ids for name, space in self.spaces.items()}
-        first = self.remember(self.algorithm.server.params(self.make(ids).server))
+        first = self._remembered({name: space.ids for name, space in self.spaces.items()})
 
         def all_clients(tag: str, leaf: jax.Array) -> jax.Array:
             first = np.asarray(leaf)
@@ -101,6 +100,30 @@ class Shapes:
             return jax.device_put(first[slots if len(slots) else np.zeros(1, np.int32)])
 
         return jax.tree.map(all_clients, self.tags.memory, first)
+
+    def first_memory_of(self, tag: str, entries: np.ndarray) -> PyTree:
+        """The same for some clients or, of a space, for some rows of the list of all S(i); other
+        leaves are of no meaning."""
+        ids = {name: np.zeros(0, np.int64) for name in self.spaces}
+        if tag == PER_CLIENT:
+            return jax.tree.map(
+                lambda x: np.repeat(np.asarray(x)[None], len(entries), 0), self.memory_like()
+            )
+        space = self.spaces[tag]
+        return self._remembered({**ids, tag: space.ids[space.slots[entries]]})
+
+    def memory_like(self) -> PyTree:
+        """The memory of a client without rows."""
+        return self._remembered({name: np.zeros(0, np.int64) for name in self.spaces})
+
+    def memory_counts(self) -> Sizes:
+        """How many entries there may be of each tag."""
+        rows = {name: len(space.slots) for name, space in self.spaces.items()}
+        return {PER_CLIENT: len(self.population), **rows}
+
+    def _remembered(self, ids: Mapping[str, np.ndarray]) -> PyTree:
+        """The first memory of a client that holds these rows."""
+        return self.remember(self.algorithm.server.params(self.make(ids).server))
 
     def program(self) -> str:
         """A fingerprint of what a round computes: its traced operations with every rate, factor and

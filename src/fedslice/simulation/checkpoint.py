@@ -1,11 +1,10 @@
 """A run on disk: one safetensors file with all state, a checksum, and what the run was set up with.
 
 Written to a temporary file, synced and renamed, so a kill at any moment leaves the old checkpoint
-or the new one.
+or the new one.  Rows that are on disk themselves are beside it, and of them only what changed is
+written (:mod:`fedslice.simulation.segments`).
 """
 
-import hashlib
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.arrays import PyTree
+from fedslice.data.columns import digest
 from fedslice.data.population import Population
 from fedslice.errors import CheckpointError
-from fedslice.files.sealed import load, raw, seal
-from fedslice.round.store import DiskStore, RamStore, expect
+from fedslice.files.sealed import header, load, seal
+from fedslice.round.disk import DiskMemory, DiskStore
+from fedslice.round.mapped import KEPT
+from fedslice.round.store import RamStore, expect
+from fedslice.simulation import segments
 
 NAME, LOG = "checkpoint.safetensors", "log"
-CHUNK = 1 << 20  # examples hashed at once
 WORDS = {"program": "what is computed (rates, settings, model, heat)"}
 
 
@@ -31,7 +33,7 @@ class Saved(NamedTuple):
     its user's log."""
 
     where: dict[str, Any]
-    memory: PyTree
+    memory: PyTree | DiskMemory
     log: bytes
 
 
@@ -46,12 +48,32 @@ def write(
     if saved.log:
         leaves[LOG] = np.frombuffer(saved.log, np.uint8)
     folder.mkdir(parents=True, exist_ok=True)
-    seal(folder / NAME, {**identity, **saved.where}, leaves)
-    return folder / NAME
+    file, about = folder / NAME, {**identity, **saved.where}
+    parts = segments.holders(store, saved.memory)
+    rows = segments.groups(parts)
+    for group in rows:
+        group.settle()
+    before = segments.listed(file, store.token) if isinstance(store, DiskStore) else []
+    least, after = segments.level(rows, before), before
+    try:
+        after = segments.add(folder, rows, before, least) if rows else []
+        seal(file, {**about, **({"segments": after} if after else {})}, leaves)
+    except BaseException:
+        segments.drop(file, [each for each in after if each not in before])
+        raise
+    if isinstance(store, DiskStore):
+        store.token = header(file).get("checksum", "")
+    for group in rows:
+        group.saved(whole=least == KEPT)
+    segments.clear(folder, after)
+    return file
 
 
 def read(
-    folder: Path, identity: Mapping[str, Any], store: RamStore | DiskStore, memory: PyTree
+    folder: Path,
+    identity: Mapping[str, Any],
+    store: RamStore | DiskStore,
+    memory: PyTree | DiskMemory,
 ) -> Saved:
     """Bring ``store`` to the state in ``folder`` and give the rest; refuse, changing nothing, what
     is damaged or of another run than the one with this ``identity``, whose clients' memory looks
@@ -66,13 +88,21 @@ def read(
             f"{file} has leaves that this run does not: {', '.join(surplus[:5])}. It was written"
             " with another model, algorithm or population. Use another folder for this one."
         )
-    found = jax.tree_util.tree_map_with_path(
-        lambda p, old: jnp.array(
-            expect(leaves, f"memory{jax.tree_util.keystr(p)}", old.shape, old.dtype)
-        ),
-        memory,
-    )
+    parts = segments.holders(store, memory)
+    readers = segments.opened(folder, about.pop("segments", []), segments.groups(parts))
+    found = memory
+    if not isinstance(memory, DiskMemory):
+        found = jax.tree_util.tree_map_with_path(
+            lambda p, old: jnp.array(
+                expect(leaves, f"memory{jax.tree_util.keystr(p)}", old.shape, old.dtype)
+            ),
+            memory,
+        )
+    rows = segments.load(parts, readers)
     store.restore(leaves)
+    segments.replace(parts, rows)
+    if isinstance(store, DiskStore):
+        store.token = header(file).get("checksum", "")
     return Saved({key: value for key, value in about.items() if key not in identity}, found, log)
 
 
@@ -104,20 +134,13 @@ def fingerprint(population: Population) -> str:
     >>> len(fingerprint(people)), fingerprint(people) == fingerprint(fewer)
     (16, False)
     """
-    digest = hashlib.sha256()
-    for name, column in {
-        "": population.offsets,
-        **dict(sorted(population.columns.items())),
-    }.items():
-        digest.update(f"{name} {column.dtype} {column.shape}".encode())
-        for start in range(0, len(column), CHUNK):  # of columns on disk too, a part at a time
-            digest.update(raw(column[start : start + CHUNK]))
-    for name, given in sorted(population.names.items()):
-        digest.update(json.dumps([name, [str(each) for each in given]]).encode())
-    return digest.hexdigest()[:16]
+    return population.digest or digest(population.columns, population.offsets, population.names)
 
 
 def _leaves(tree: Any) -> dict[str, np.ndarray]:
+    """Of what is in memory, by path."""
+    if isinstance(tree, DiskMemory):
+        return {}
     return {
         jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)
     }

@@ -23,15 +23,16 @@ from fedslice.privacy.accounting.account import Guarantee
 from fedslice.privacy.ledger import spent
 from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
-from fedslice.round.engine import Engine, Figures, choose
+from fedslice.round.disk import DiskMemory, DiskStore
+from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
 from fedslice.round.plan import Plan, Planner, Traffic
 from fedslice.round.shapes import Shapes, works
-from fedslice.round.store import DiskStore, RamStore
+from fedslice.round.store import RamStore
 from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
-from fedslice.types import Algorithm, Around, Key, Params
+from fedslice.types import Algorithm, Around, Key, Params, PyTree
 
 LAG = 8  # rounds that may be under way before the oldest one's report is checked
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
@@ -101,7 +102,7 @@ class Run:
         check_query(self.planner.works, self.planner.pools)
         self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
         self.store = self._store(store)
-        self.memory = self.shapes.first_memory()
+        self.memory = self._memory()
         self._pending: deque[Report] = deque()
         self._met = np.zeros(len(population), bool)  # who took part
         self._met_in = 0  # in how many rounds
@@ -121,6 +122,15 @@ class Run:
         if str(place).lower() == "ram":
             return RamStore(self.shapes.make, self.shapes.tags.state, ids)
         return DiskStore(self.shapes.make, self.shapes.tags.state, ids, Path(place))
+
+    def _memory(self) -> PyTree | DiskMemory:
+        """What clients keep: where the tables are, in device memory or on disk."""
+        tags = self.shapes.tags.memory
+        if isinstance(self.store, RamStore) or not jax.tree.leaves(tags):
+            return self.shapes.first_memory()
+        shapes, folder = self.shapes, self.store.folder
+        like, counts = shapes.memory_like(), shapes.memory_counts()
+        return DiskMemory(tags, like, counts, shapes.first_memory_of, folder)
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -237,10 +247,24 @@ class Run:
                 self.store.state, self.memory, plan
             )
             return figures
-        working = self.store.take(plan.shared.union)
-        working, self.memory, figures = self.engine.on_working_set(working, self.memory, plan)
-        self.store.put(plan.shared.union, working)
+        memory, working = self.memory, self.store.take(plan.shared.union)
+        if isinstance(self.memory, DiskMemory):
+            memory, held = self.memory.take({PER_CLIENT: plan.own.place, **plan.own.held})
+            plan = plan._replace(own=plan.own._replace(held=held))
+        working, memory, figures = self.engine.on_working_set(working, memory, plan)
+        self.store.put(working)
+        if isinstance(self.memory, DiskMemory):
+            self.memory.put(memory)
+        else:
+            self.memory = memory
         return figures
+
+    def remembered(self, drawers: dict[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
+        """What clients keep, for a look, and where the ``drawers`` (:mod:`fedslice.round.engine`)
+        that are asked for stand in it."""
+        if isinstance(self.memory, DiskMemory):
+            return self.memory.look(drawers)
+        return self.memory, drawers
 
     def _check(self, report: Report) -> None:
         """Stop a run that went to infinity, saying what to try."""
@@ -335,12 +359,10 @@ class Run:
         for space, rows in (ids or {}).items():
             self._check_rows(space, np.asarray(rows))
         given = ids or {}
-        wanted = {
-            name: given[name] if name in given else self._listed(name) for name in self.spaces
-        }
+        wanted = {name: given[name] if name in given else self.listed(name) for name in self.spaces}
         return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
 
-    def _listed(self, space: str) -> np.ndarray:
+    def listed(self, space: str) -> np.ndarray:
         """The rows that the model is shown with: those that somebody holds, but with noise that is
         added where rows are read all of them, for the list would tell who holds what."""
         if self.algorithm.server.noise is None:

@@ -1,0 +1,91 @@
+"""Arrays in memory-mapped files, whose room on the disk is taken before it is written to.
+
+A page of a mapped file that finds no room when it is written to ends the process, in the middle of
+a write to memory.  So a file first only *spans* its full size, which takes no room, and room for
+its next rows is asked for when they are due: a full disk is then an error, and nothing was changed.
+"""
+
+import errno
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedslice.errors import InputError
+
+STEP = 1 << 20  # bytes by which a file grows at least
+
+
+class Mapped:
+    """A file of ``shape[0]`` rows, all zeros at first; ``array`` may be written up to the rows that
+    were reserved.
+
+    >>> numbers = Mapped(Path(getfixture("tmp_path")) / "numbers.bin", np.int32, (10**9, 4))
+    >>> numbers.reserve(3)
+    >>> numbers.array[2] = 7
+    >>> numbers.array.shape, numbers.array[1:3].tolist()
+    ((1000000000, 4), [[0, 0, 0, 0], [7, 7, 7, 7]])
+    """
+
+    def __init__(self, file: Path, dtype: Any, shape: tuple[int, ...]) -> None:
+        self.file, self.rows, self.reserved = file, shape[0], 0
+        self.width = math.prod(shape[1:]) * np.dtype(dtype).itemsize  # bytes of a row
+        with _room(file):
+            with file.open("wb") as handle:
+                handle.truncate(max(1, self.rows * self.width))
+            # as a plain array: a memmap is slower to index
+            self.array = np.asarray(
+                np.memmap(file, dtype, "r+", shape=(max(1, shape[0]), *shape[1:]))
+            )
+
+    def reserve(self, rows: int) -> None:
+        """Take the room of the first ``rows`` rows, and of some more if there is any."""
+        if rows <= self.reserved:
+            return
+        spare = self.reserved + max(self.reserved // 8, STEP // max(1, self.width))
+        try:
+            self._take(min(self.rows, max(rows, spare)))
+        except InputError:
+            self._take(rows)
+
+    def _take(self, rows: int) -> None:
+        begin, size = self.reserved * self.width, (rows - self.reserved) * self.width
+        free = shutil.disk_usage(self.file.parent).free
+        with _room(self.file):
+            if size > free:
+                raise OSError(errno.ENOSPC, f"{size:,} bytes are needed and {free:,} are free")
+            if size and hasattr(os, "posix_fallocate"):
+                with self.file.open("rb+") as handle:
+                    os.posix_fallocate(handle.fileno(), begin, size)
+        self.reserved = rows
+
+
+def whole(file: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """An array in a new file, with room for all of it."""
+    made = Mapped(file, dtype, shape)
+    made.reserve(shape[0])
+    return made.array[: shape[0]]
+
+
+def read_only(file: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """An array that is in a file already, and stays as it is."""
+    if not math.prod(shape):  # nothing cannot be mapped
+        return np.zeros(shape, dtype)
+    return np.asarray(np.memmap(file, dtype, "r", shape=shape))
+
+
+@contextmanager
+def _room(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"no room for {file.name} in {file.parent}: {error.strerror or error}. What was saved"
+            " is intact. Make room, or use a folder on a larger disk: for a table's rows, store="
+            " (--store)"
+        ) from error
