@@ -17,6 +17,7 @@ of the table go over all rows, because they must.  Rows that come twice in a bat
 one, not their sum, so results agree to rounding."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import jax
@@ -34,9 +35,9 @@ def by_rows(step: Callable[..., Any]) -> Callable[..., Any]:
     """The same function of arrays, on the rows that it changes, where that is possible.
 
     >>> def descend(table, ids):
-    ...     return table - 0.1 * jax.grad(lambda table: jnp.sum(table[ids] ** 2))(table)
+    ...     return table - 0.5 * jax.grad(lambda table: jnp.sum(table[ids]))(table)
     >>> by_rows(descend)(jnp.array([1.0, 2.0, 3.0]), jnp.array([2, 2]))
-    Array([1. , 2. , 1.8], dtype=float32)
+    Array([1., 2., 2.], dtype=float32)
     >>> table, ids = jnp.zeros(999), jnp.array([2, 2])
     >>> large = lambda step: str(jax.make_jaxpr(step)(table, ids)).count(":f32[999] =")
     >>> large(descend), large(by_rows(descend))  # zeros, gradient, its multiple, sum; sum alone
@@ -135,7 +136,20 @@ def _scatter(equation: JaxprEqn, into: Value, places: Any, values: Any) -> Value
 
 
 def _linear(equation: JaxprEqn, value: Value) -> Value:
-    return value.map(lambda x: _bind(equation, x)) if isinstance(value, Sparse) else None
+    if isinstance(value, Sparse):
+        return value.map(lambda x: _bind(equation, x))
+    return _folded(equation, value)
+
+
+def _folded(equation: JaxprEqn, *values: Value) -> Value:
+    """What is known while tracing stays known."""
+    constants = [_constant(value) for value in values]
+    if any(each is None for each in constants):
+        return None
+    with jax.ensure_compile_time_eval():
+        number = np.asarray(_bind(equation, *constants))
+    shape = equation.outvars[0].aval.shape
+    return Same(number, shape) if shape else number
 
 
 def _plus(equation: JaxprEqn, left: Value, right: Value) -> Value:
@@ -199,28 +213,20 @@ def _choose(equation: JaxprEqn, which: Value, *cases: Value) -> Value:
 
 def _zero_to_zero(equation: JaxprEqn, *values: Value) -> Value:
     """A function of each number of one array that leaves zero alone."""
-    given = [v for v in values if isinstance(v, Sparse)]
-    constants = [
-        np.zeros((), v.rows[0].values.dtype) if isinstance(v, Sparse) else _constant(v)
-        for v in values
-    ]
-    if any(each is None for each in constants):
+    given = {id(value): value for value in values if isinstance(value, Sparse)}
+    if len(given) != 1:
+        return None if given else _folded(equation, *values)
+    (one,) = given.values()
+    zero = np.zeros((), one.rows[0].values.dtype)
+    of_zero = _folded(equation, *(zero if value is one else value for value in values))
+    if of_zero is None or not _is_zero(of_zero) or one.merged is None:
         return None
-    with jax.ensure_compile_time_eval():
-        of_zero = np.asarray(_bind(equation, *constants))
-    if not given:
-        return Same(of_zero, equation.outvars[0].aval.shape)
-    merged = given[0].merged
-    if of_zero != 0 or merged is None or any(v is not given[0] for v in given):
-        return None
-    (rows,) = merged.rows
-
-    def own(value: Value) -> Any:
-        known = isinstance(value, Sparse)
-        return rows.values if known else jnp.broadcast_to(_number(value), rows.values.shape)
-
-    result = _bind(equation, *(own(value) for value in values))
-    return Sparse(merged.shape, None, (Rows(rows.places, result),), distinct=True)
+    (rows,) = one.merged.rows
+    own = (
+        rows.values if value is one else jnp.broadcast_to(_number(value), rows.values.shape)
+        for value in values
+    )
+    return replace(one.merged, rows=(Rows(rows.places, _bind(equation, *own)),))
 
 
 def _sum(equation: JaxprEqn, value: Value) -> Array | None:
