@@ -29,6 +29,7 @@ from fedslice.client.sparse import Rows, Same, Sparse
 from fedslice.types import Array
 
 Value: TypeAlias = Any  # an array, Sparse or Same
+LARGE = 1024  # numbers of a matrix from which the order of a sum matters to its speed
 
 
 def by_rows(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,10 +231,15 @@ def _zero_to_zero(equation: JaxprEqn, *values: Value) -> Value:
 
 
 def _sum(equation: JaxprEqn, value: Value) -> Array | None:
-    """The sum over rows."""
-    if not isinstance(value, Sparse) or 0 not in equation.params["axes"] or value.merged is None:
+    """The sum over rows; that of a whole matrix column by column first, as a CPU is twice as quick
+    at."""
+    axes = equation.params["axes"]
+    if isinstance(value, Sparse):
+        merged = value.merged if 0 in axes else None
+        return None if merged is None else _bind(equation, merged.rows[0].values)
+    if isinstance(value, Same) or np.ndim(value) < 2 or len(axes) < value.ndim:
         return None
-    return _bind(equation, value.merged.rows[0].values)
+    return jnp.sum(jnp.sum(value, 0)) if value.size >= LARGE else None
 
 
 RULES: dict[str, Callable[..., Value]] = {
