@@ -60,6 +60,17 @@ class Sparse:
             total = each.added(total)
         return total
 
+    @property
+    def small(self) -> bool:
+        """Whether going over the whole array is quicker than putting its rows somewhere."""
+        rows = sum(len(each.places) for each in self.rows)
+        return rows * A_ROW > math.prod(self.shape)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it had to be made whole before, and is best used so."""
+        return "whole" in vars(self) and self.small
+
     def map(self, change: Callable[[Array], Array]) -> "Sparse":
         """With ``change``, linear in every number, applied to all of it."""
         base = None if self.base is None else change(self.base)
@@ -83,16 +94,16 @@ class Sparse:
         >>> merged.places.tolist(), merged.values.tolist()  # place 500 is beyond the end
         ([500, 0, 2], [0.0, 2.0, 4.0])
         """
-        length, most = sum(len(each.places) for each in self.rows), self.shape[0]
-        if self.distinct or self.base is not None or length * A_ROW > math.prod(self.shape):
+        if self.distinct or self.base is not None or self.small:
             return self if self.distinct else None
+        most = self.shape[0]
         places = jnp.concatenate([each.places for each in self.rows])
         values = jnp.concatenate([each.values for each in self.rows])
         real = (places >= 0) & (places < most)
-        inside, number = jnp.where(real, places, most), jnp.arange(length)
+        inside, number = jnp.where(real, places, most), jnp.arange(len(places))
         # of the rows of one place the last stands for all of them
         last = jnp.zeros(most, number.dtype).at[inside].max(number, mode="drop")
-        stands = jnp.where(real, last.at[inside].get(mode="clip"), length)
+        stands = jnp.where(real, last.at[inside].get(mode="clip"), len(places))
         total = Rows(stands, values).added(jnp.zeros_like(values))
         own = jnp.where(stands == number, places, most)
         return replace(self, rows=(Rows(own, total),), distinct=True)
