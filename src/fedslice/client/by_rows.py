@@ -57,7 +57,8 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], given: Sequence[Value]) -> li
     known: dict[Any, Value] = dict(zip(names, (*consts, *given), strict=True))
 
     def read(name: Any) -> Value:
-        return np.asarray(name.val, name.aval.dtype) if isinstance(name, Literal) else known[name]
+        constant = isinstance(name, Literal)
+        return np.asarray(name.val, _type(name).dtype) if constant else known[name]
 
     for equation in jaxpr.eqns:
         values = [read(name) for name in equation.invars]
@@ -83,6 +84,11 @@ def _bind(equation: JaxprEqn, *values: Any) -> Any:
     functions, settings = bound if isinstance(bound, tuple) else ((), bound)  # older JAX: a pair
     with equation.ctx.manager:
         return equation.primitive.bind(*functions, *values, **settings)
+
+
+def _type(name: Any) -> Any:
+    """Shape and dtype behind a name of a traced program."""
+    return name.aval
 
 
 def _whole(value: Value) -> Any:
@@ -112,7 +118,7 @@ def _is_zero(value: Value) -> bool:
 
 def _fill(equation: JaxprEqn, value: Value, *sizes: Any) -> Value:
     number = _number(value)
-    return None if number is None or sizes else Same(number, equation.outvars[0].aval.shape)
+    return None if number is None or sizes else Same(number, _type(equation.outvars[0]).shape)
 
 
 def _scatter(equation: JaxprEqn, into: Value, places: Any, values: Any) -> Value:
@@ -120,7 +126,7 @@ def _scatter(equation: JaxprEqn, into: Value, places: Any, values: Any) -> Value
     if not (_is_zero(into) or isinstance(into, Sparse)):
         return None
     places, values = _whole(places), _whole(values)
-    form, shape = equation.params["dimension_numbers"], equation.outvars[0].aval.shape
+    form, shape = equation.params["dimension_numbers"], _type(equation.outvars[0]).shape
     lead = places.ndim - 1
     if (
         (form.inserted_window_dims, form.scatter_dims_to_operand_dims) != ((0,), (0,))
@@ -149,7 +155,7 @@ def _folded(equation: JaxprEqn, *values: Value) -> Value:
         return None
     with jax.ensure_compile_time_eval():
         number = np.asarray(_bind(equation, *constants))
-    shape = equation.outvars[0].aval.shape
+    shape = _type(equation.outvars[0]).shape
     return Same(number, shape) if shape else number
 
 
