@@ -1,5 +1,6 @@
 """A step by rows gives what the step gives, and goes over whole tables only where it must."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 import fedslice as fs
 from fedslice.client.by_rows import by_rows
+from fedslice.client.local import train
+from fedslice.types import Phase
 
 ROWS, WIDTH = 1000, 3
 # rows that come twice in a field, in both fields, and padding
@@ -227,3 +230,36 @@ def test_random_keys_and_loops_pass_through() -> None:
 
     given = jax.random.key(0), jnp.ones(4)
     np.testing.assert_array_equal(jax.jit(by_rows(step))(*given)[1], jax.jit(step)(*given)[1])
+
+
+@pytest.mark.parametrize("name", ["sgd", "clip by norm"])
+@pytest.mark.parametrize("together", [False, True])
+def test_the_compiled_loop_does_not_copy_the_table(name: str, together: bool) -> None:
+    """One copy before the loop, for the offered rows are needed after it; then it is in place."""
+    optimizer, first = BY_ROWS[name], params()
+
+    def losses(params: dict[str, Any], batch: dict[str, jax.Array]) -> jax.Array:
+        return (fs.lookup(params["table"], batch["history"]).sum(1) @ params["w"]) ** 2
+
+    model = fs.Model(lambda key: {"w": first["w"]}, losses)
+
+    def one(table: jax.Array, history: jax.Array, steps: jax.Array, most: Any) -> Any:
+        given = {"table": table, "w": first["w"]}
+        limit = most if together else steps
+        phase = Phase({"history": history}, jnp.full(2, 4), steps, limit, jnp.float32(4))
+        return train(model, optimizer, given, {}, phase, given, None)[0]["table"] - table
+
+    history = jnp.stack([BATCH["history"]] * 2)
+    given = (jnp.stack([first["table"]] * 2), jnp.stack([history] * 2), jnp.array([1, 2]))
+
+    def cohort(*given: jax.Array) -> Any:
+        if together:
+            return jax.vmap(one, (0, 0, 0, None))(*given, jnp.int32(2))
+        return one(*(each[0] for each in given), None)
+
+    text = jax.jit(cohort).lower(*given).compile().as_text()
+    copied = re.compile(rf"= f32\[(2,)?{ROWS},{WIDTH}\]\S* copy\(")
+    inside, main = text.split("\nENTRY ")
+    assert "while(" in main
+    assert copied.search(main) or not together  # alone it is a copy already
+    assert not copied.search(inside)
