@@ -198,6 +198,17 @@ def test_vectorised_is_mapped_is_chunked_is_threaded_is_debug(
 
 
 @all_structures
+def test_steps_on_the_rows_of_a_batch_are_steps_on_all(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_rows = base(name).params
+    monkeypatch.setattr("fedslice.client.local.by_rows", lambda step: step)
+    chosen = clients_of(name, people())
+    run = run_of(RECIPES[name](MODEL, chosen), chosen, 3, sampler=sampler_of(name))
+    assert_params_close(run.params(), by_rows)
+
+
+@all_structures
 def test_the_number_of_threads_is_not_in_the_bits(name: str) -> None:
     """A cohort of 4 in 3 threads has stand-ins; a run may go on with as many cores as there are."""
     assert state_bytes(trained(name, engine="map", threads=3)) == state_bytes(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedslice.client.by_rows import by_rows
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Array, Batch, ClientReport, Key, Params, Phase, PyTree, Work
@@ -79,12 +80,14 @@ def loop(
         if phase.key is not None:
             batch["step_key"] = jax.random.fold_in(phase.key, number)
         new, loss = body(number, carry, batch, phase.sizes[number])
-        due = number < phase.steps
-        kept = jax.tree.map(lambda after, before: jnp.where(due, after, before), new, carry)
-        return kept, total + jnp.where(due, loss, 0), jnp.where(due & (number == 0), loss, first)
+        if phase.limit is not phase.steps:  # others run along
+            due = number < phase.steps
+            new = jax.tree.map(lambda after, before: jnp.where(due, after, before), new, carry)
+            loss = jnp.where(due, loss, 0)
+        return new, total + loss, jnp.where(number == 0, loss, first)
 
     zero = jnp.zeros(())
-    carry, total, first = jax.lax.fori_loop(0, phase.limit, step, (carry, zero, zero))
+    carry, total, first = jax.lax.fori_loop(0, phase.limit, by_rows(step), (carry, zero, zero))
     steps = phase.steps.astype(jnp.float32)
     seen = jnp.sum(phase.sizes).astype(jnp.float32)
     return carry, ClientReport(total / jnp.maximum(steps, 1), first, seen, steps)

@@ -8,6 +8,7 @@ knows a row id.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -169,7 +170,7 @@ class Engine:
         ]
         each = map if self.pool is None else self.pool.map
         results = list(each(lambda part: jax.block_until_ready(train(part)), parts))
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:clients], *results)
+        return _joined(results, clients)
 
     # -- its steps ---------------------------------------------------------------------------------
 
@@ -258,6 +259,12 @@ class Engine:
             return jax.vmap(run)(own)
         together = self.mode if isinstance(self.mode, int) else None
         return jax.lax.map(run, own, batch_size=together)
+
+
+@partial(jax.jit, static_argnums=1)
+def _joined(parts: list[Any], clients: int) -> Any:
+    """One call for all leaves: one for each would cost more than the copies."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:clients], *parts)
 
 
 def _stacked(shared: Shared, own: Own) -> Stacked:

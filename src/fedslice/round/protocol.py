@@ -122,13 +122,13 @@ def answer(
     client = algorithm.client
     offer = invitation.offer if algorithm.survey is None else (invitation.offer, found)
     message, own = client.run(offer, memory[0], data_with_noise(client, data, key), key)
-    good, kept = _sound(message), []
+    trained, kept = message, []
     for place, stage in enumerate(algorithm.stages):
         stage_key = jax.random.fold_in(key, place + 1)
         given = invitation.stages[place], memory[1][place]
         message, left = stage.encode(*given, message, stage_key)
         kept.append(left)
-    good &= _sound(message)
+    good = _sound(trained, message)
     after = (own, tuple(kept))
     remembered = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, memory)
     return _guard(message, good), remembered
@@ -154,11 +154,14 @@ def data_with_noise(client: Client, data: Data, key: Key) -> Data:
     )
 
 
-def _sound(message: Message) -> Array:
-    """Whether all of a message is finite: the loss too, for stages weigh by it, and a client that
-    cannot score its own examples has learned nothing from them."""
-    leaves = jax.tree.leaves(message)
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+def _sound(*messages: Message) -> Array:
+    """Whether all of some messages is finite: the loss too, for stages weigh by it, and a client
+    that cannot score its own examples has learned nothing from them.  Leaves of one shape are
+    looked at together, or this would be much of a small client's time."""
+    finite: dict[tuple[int, ...], Array] = {}
+    for leaf in jax.tree.leaves(messages):
+        finite[leaf.shape] = finite.get(leaf.shape, True) & jnp.isfinite(leaf)
+    return jnp.all(jnp.stack([jnp.all(each) for each in finite.values()]))
 
 
 def _guard(message: Message, good: Array) -> Message:
