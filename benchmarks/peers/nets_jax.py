@@ -14,7 +14,7 @@ def columns(kind):
     everything = slice(None)
     if kind == "din":
         return {"user": slice(0, 1), "item": slice(1, None)}
-    return {name: everything for name in TABLES[kind]}
+    return dict.fromkeys(TABLES[kind], everything)
 
 
 def lr(p, x):

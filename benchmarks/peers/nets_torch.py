@@ -4,6 +4,8 @@
 parameters from the arrays that `prepare.py` writes, ``net.arrays()`` gives them back.  With
 ``sparse`` the gradients of tables are sparse."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import nn
@@ -152,7 +154,7 @@ class Din(nn.Module):
 
 
 def dense(*sizes):
-    return nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
+    return nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(sizes)])
 
 
 def dice(x, slope):

@@ -8,6 +8,7 @@ counts as much as any other, for all go through the same number of examples."""
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -134,22 +135,33 @@ def large_table(rows):
     return np.repeat(np.arange(clients), examples), x, y, {"rows": rows, "width": 16}
 
 
+class Settings(NamedTuple):
+    """Clients a round, their steps, batch, rate and clip (0: none); rounds until models are
+    compared."""
+
+    cohort: int
+    steps: int
+    batch: int
+    rate: float
+    clip: float
+    check: int
+
+
 def workload(name):
     """Data, kind of model and settings."""
     if name == "lr":
-        return movielens(), "lr", dict(cohort=50, steps=10, batch=5, rate=0.1, clip=0, check=5)
+        return movielens(), "lr", Settings(50, 10, 5, 0.1, 0, 5)
     if name == "lstm":
-        return sent140(), "lstm", dict(cohort=50, steps=10, batch=5, rate=0.1, clip=0, check=3)
+        return sent140(), "lstm", Settings(50, 10, 5, 0.1, 0, 3)
     if name == "din":
-        given = {key: amazon_din.SETTINGS[key] for key in ("cohort", "steps", "batch")}
-        rest = dict(rate=amazon_din.RATES[""], clip=amazon_din.SETTINGS["gradient_clip"], check=3)
-        return amazon(), "din", {**given, **rest}
+        published, rate = amazon_din.SETTINGS, amazon_din.RATES[""]
+        local = [published[key] for key in ("cohort", "steps", "batch")]
+        return amazon(), "din", Settings(*local, rate, published["gradient_clip"], 3)
     if name.startswith("table-1e"):
-        settings = dict(cohort=50, steps=20, batch=20, rate=0.01, clip=0, check=2)
-        return large_table(10 ** int(name[8:])), "table", settings
-    cohort = int(name.split("-")[1])
-    settings = dict(cohort=cohort, steps=10, batch=5, rate=0.1, clip=0, check=2)
-    return movielens(2), "lr", settings
+        return large_table(10 ** int(name[8:])), "table", Settings(50, 20, 20, 0.01, 0, 2)
+    if name == "mf":  # made by benchmarks/mf.py, as nobody but fedslice takes part
+        return None, "mf", Settings(100, 50, 5, 0.1, 0, 2)
+    return movielens(2), "lr", Settings(int(name.split("-")[1]), 10, 5, 0.1, 0, 2)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -160,41 +172,37 @@ def write(name, folder):
     if (folder / "spec.json").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if name == "mf":  # made by benchmarks/mf.py, as nobody but fedslice takes part
-        spec = dict(name=name, kind=name, sizes={}, cohort=100, steps=50, batch=5, rate=0.1)
-        (folder / "spec.json").write_text(json.dumps(spec | {"clip": 0, "check": 2}))
-        return
-    (owner, x, y, sizes), kind, settings = workload(name)
-    np.save(folder / "owner.npy", owner)
-    np.save(folder / "x.npy", x.astype(np.int32))
-    np.save(folder / "y.npy", y.astype(np.float32))
-    rounds = max(4, min(40, 200_000 // settings["cohort"] // settings["steps"]))
-    np.save(folder / "schedule.npy", schedule(owner, settings, rounds))
-    if kind == "table":
-        np.savez(folder / "first.npz")
-    else:
-        local = {key: settings[key] for key in ("steps", "batch", "rate", "clip")}
-        run = fs.simulate(
-            method(kind, sizes, **local),
-            people(kind, folder),
-            sampler=fs.sampling.uniform(settings["cohort"]),
-            seed=SEED,
-        )
-        np.savez(folder / "first.npz", **whole(run))
-    spec = {"name": name, "kind": kind, "sizes": sizes, **settings}
+    data, kind, settings = workload(name)
+    sizes = write_data(data, kind, settings, folder) if data else {}
+    spec = {"name": name, "kind": kind, "sizes": sizes, **settings._asdict()}
     (folder / "spec.json").write_text(json.dumps(spec))  # last: then all is there
 
 
-def schedule(owner, settings, rounds):
+def write_data(data, kind, settings, folder):
+    owner, x, y, sizes = data
+    np.save(folder / "owner.npy", owner)
+    np.save(folder / "x.npy", x.astype(np.int32))
+    np.save(folder / "y.npy", y.astype(np.float32))
+    np.save(folder / "schedule.npy", schedule(owner, settings))
+    first = {}
+    if kind != "table":  # which begins with zeros
+        sampler = fs.sampling.uniform(settings.cohort)
+        algorithm = method(kind, sizes, *settings[1:5])
+        first = whole(fs.simulate(algorithm, people(kind, folder), sampler=sampler, seed=SEED))
+    np.savez(folder / "first.npz", **first)
+    return sizes
+
+
+def schedule(owner, settings):
     """Example numbers [rounds, K, S, B] as a run of fedslice draws them."""
     everyone = fs.Population.from_arrays(owner, example=np.arange(len(owner)))
-    work = fs.Work(steps=settings["steps"], batch=settings["batch"])
+    work = fs.Work(steps=settings.steps, batch=settings.batch)
     planner = Planner(everyone, {}, [work], SEED)
-    sampler, found = fs.sampling.uniform(settings["cohort"]), []
-    for number in range(rounds):
+    sampler, found = fs.sampling.uniform(settings.cohort), []
+    for number in range(max(4, min(40, 200_000 // settings.cohort // settings.steps))):
         plan, _ = planner.plan(number, sampler.cohort(SEED, number, everyone.counts))
         phase = plan.own.phases[0]
-        assert (phase.sizes == settings["batch"]).all(), "a client has too few examples"
+        assert (phase.sizes == settings.batch).all(), "a client has too few examples"
         found.append(np.asarray(phase.batches["example"]))
     return np.stack(found)
 

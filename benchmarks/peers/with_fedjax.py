@@ -41,7 +41,7 @@ def main():
             clients.append((b"%d" % k, fedjax.ClientDataset({"x": x, "y": y}), keys[k]))
         state, _ = algorithm.apply(state, clients)
         jax.block_until_ready(state.params)
-        if clock.tick(lambda: {name: np.asarray(p) for name, p in state.params.items()}):  # noqa: B023
+        if clock.tick(lambda: {name: np.asarray(p) for name, p in state.params.items()}):
             break
 
 

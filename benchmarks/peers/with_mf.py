@@ -6,9 +6,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from mf import Bare, by_gradient, by_hand, fedrecon, raters  # noqa: E402
-from speed import engine, loop  # noqa: E402
-from work import Clock, Job  # noqa: E402
+from mf import Bare, by_gradient, by_hand, fedrecon, raters
+from speed import engine, loop
+from work import Clock, Job
 
 
 def main():

@@ -74,6 +74,8 @@ def main():
         ),
         callbacks=[Ticking(clock, net)],
     )
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
