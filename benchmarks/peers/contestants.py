@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 class Contestant(NamedTuple):
     """``program`` in ``environment`` ("" is fedslice's own).  ``settings`` are tried on the three
-    main workloads; on series of sizes ``large`` alone, the best for these as tried at 10^5 rows."""
+    main workloads, a good one first; on the series of sizes ``large`` alone."""
 
     name: str
     program: str
@@ -29,7 +29,7 @@ ALL = (
         "bare JAX",
         "with_jax.py",
         "",
-        choices(clients=("vmap", "map"), threads=(1, 2)),
+        choices(clients=("map", "vmap"), threads=(2, 1)),
         "clients=vmap threads=1",
     ),
     Contestant(
@@ -54,14 +54,14 @@ ALL = (
         "pfl",
         "with_pfl.py",
         "pfl",
-        choices(sparse=(0, 1), processes=(1, 2)),
+        choices(sparse=(0, 1), processes=(2, 1)),
         "sparse=1 processes=2",
     ),
     Contestant(
         "fluke",
         "with_fluke.py",
         "fluke",
-        choices(sparse=(0, 1), persist=(0, 1)),
+        choices(sparse=(0, 1), persist=(1, 0)),
         "sparse=1 persist=0",
     ),
     Contestant(

@@ -93,7 +93,7 @@ def losses(results):
             else:
                 cells.append(f"{found['loss']:.6f}")
         rows.append([name, *cells])
-    return table(["loss (largest difference of a parameter to fedslice's)", *MAIN.values()], rows)
+    return table(["loss (distance from fedslice's model)", *MAIN.values()], rows)
 
 
 def costs(results):
