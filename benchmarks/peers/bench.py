@@ -11,6 +11,7 @@ larger ones are then left out.  What arrives at another model did not do the sam
 figure."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -55,7 +56,7 @@ def tree(root):
             except OSError:
                 continue
             parent[int(entry.name)], session[int(entry.name)] = int(fields[1]), int(fields[3])
-    found = {pid for pid, its in session.items() if its == root} | {root}
+    found = {pid for pid, its in session.items() if its == root}
     while True:
         more = {pid for pid, above in parent.items() if above in found} - found
         if not more:
@@ -82,6 +83,20 @@ def watched(command, log, cap, most):
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=quiet()
         )
+    try:
+        why, peak = limited(process, cap, most)
+    finally:  # also if this program is stopped
+        for pid in tree(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    if process.wait() and why is None:
+        lines = Path(log).read_text(errors="replace").strip().splitlines() or ["no output"]
+        why = f"failed: {lines[-1][:200]}"
+    return why, peak
+
+
+def limited(process, cap, most):
+    """Wait for a process within its limits."""
     start, peaks, why = time.monotonic(), {}, None
     while process.poll() is None and why is None:
         time.sleep(0.2)
@@ -92,14 +107,6 @@ def watched(command, log, cap, most):
             why = f"stopped after {cap:.0f} s"
         elif sum(present for _, present in seen.values()) > most * 1024:
             why = f"stopped at {most:.0f} GB of memory"
-    for pid in tree(process.pid) if why else ():
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    if process.wait() and why is None:
-        lines = Path(log).read_text(errors="replace").strip().splitlines() or ["no output"]
-        why = f"failed: {lines[-1][:200]}"
     return why, sum(peaks.values())
 
 
@@ -120,17 +127,19 @@ def run(contestant, workload, setting, options):
     words = [contestant.name, workload, *setting.split()]
     result = folder / "results" / ("--".join(words).replace(" ", "_") + ".json")
     result.parent.mkdir(parents=True, exist_ok=True)
-    result.unlink(missing_ok=True)
-    result.with_suffix(".npz").unlink(missing_ok=True)
+    raw = result.with_suffix(".run")
+    for old in (result, raw, result.with_suffix(".npz")):
+        old.unlink(missing_ok=True)
     found = {"contestant": contestant.name, "workload": workload, "setting": setting}
     try:
         python = make(contestant.environment, options.envs) if contestant.environment else None
         command = [str(python or sys.executable), str(HERE / contestant.program)]
-        command += [str(folder / "data" / workload), str(result)]
+        command += [str(folder / "data" / workload), str(raw)]
         command += [f"--seconds={options.seconds}", *setting.split()]
         why, peak = watched(command, result.with_suffix(".log"), options.cap, options.memory)
-        if result.exists():
-            found |= json.loads(result.read_text())
+        if raw.exists():
+            found |= json.loads(raw.read_text())
+            raw.unlink()
         found |= {"stopped": why, "memory_mb": round(peak)}
     except RuntimeError as error:
         found |= {"stopped": f"left out: {error}"}
@@ -220,6 +229,7 @@ def main():
     if unknown:
         names = [contestant.name for contestant in ALL]
         parser.error(f"{sorted(unknown)} not among {names} and {list(prepare.NAMES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it started ends, too
     compete(options)
 
 

@@ -42,7 +42,7 @@ class Job:
     def from_command_line(cls):
         parser = argparse.ArgumentParser(description="One contestant on one workload.")
         parser.add_argument("folder", help="what prepare.py wrote")
-        parser.add_argument("result", help="the JSON file to write; the model goes beside it")
+        parser.add_argument("result", help="the file to write, JSON; the model goes beside it")
         parser.add_argument("--seconds", type=float, default=10.0, help="to measure for")
         parser.add_argument("settings", nargs="*", help="name=value, of the contestant's own")
         given = parser.parse_intermixed_args()
