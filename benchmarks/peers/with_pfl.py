@@ -75,6 +75,7 @@ def main():
         callbacks=[Ticking(clock, net)],
     )
     if torch.distributed.is_initialized():
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
