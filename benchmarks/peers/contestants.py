@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 class Contestant(NamedTuple):
     """``program`` in ``environment`` ("" is fedslice's own).  ``settings`` are tried on the three
-    main workloads, a good one first; on the series of sizes ``large`` alone."""
+    main workloads, a good one first; on the series of cohorts that first one alone, on the series
+    of tables ``large``."""
 
     name: str
     program: str
@@ -29,14 +30,14 @@ ALL = (
         "bare JAX",
         "with_jax.py",
         "",
-        choices(clients=("map", "vmap"), threads=(2, 1)),
+        choices(clients=("vmap", "map"), threads=(1, 2)),
         "clients=vmap threads=1",
     ),
     Contestant(
         "CentralSGD",
         "with_jax.py",
         "",
-        choices(central=(1,), rows=("all", "touched")),
+        choices(central=(1,), rows=("touched", "all")),
         "central=1 rows=touched",
         same=False,
     ),
@@ -72,6 +73,8 @@ ALL = (
 
 def tried(contestant, workload):
     """The settings for one workload; PyTorch cannot clip sparse gradients, which DIN needs."""
-    if "-" in workload:
+    if workload.startswith("table-"):
         return (contestant.large,)
+    if workload.startswith("cohort-"):
+        return contestant.settings[:1]
     return tuple(s for s in contestant.settings if not (workload == "din" and "sparse=1" in s))
