@@ -176,8 +176,11 @@ def judge(folder, workload):
         if found["workload"] != workload or not model.exists():
             continue
         arrays = dict(np.load(model))
-        found["loss"] = float(loss(spec["kind"])(arrays, x[some], y[some]))
-        if found["same"]:
+        shapes = [{n: leaf.shape for n, leaf in each.items()} for each in (arrays, reference)]
+        found["agrees"] = shapes[0] == shapes[1]
+        if found["agrees"]:
+            found["loss"] = float(loss(spec["kind"])(arrays, x[some], y[some]))
+        if found["agrees"] and found["same"]:
             found["apart"] = max(
                 float(np.abs(arrays[n] - leaf).max()) / moved for n, leaf in reference.items()
             )
