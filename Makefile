@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
 
-.PHONY: demo test check unit test-all test-oldest bench flower clean
+.PHONY: demo test check unit test-all test-oldest bench bench-peers flower clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
@@ -34,6 +34,11 @@ bench: $(READY)  ## speed and memory, as ratios to baselines in the same run
 flower: $(READY)  ## four SuperNodes on the loopback, four algorithms: the simulation, bit by bit
 	$(BIN)/python benchmarks/flower.py
 
+# PEERS='--only fedslice' measures fedslice anew and keeps the others' results.
+bench-peers: $(READY)  ## fedslice beside other libraries; an hour, 10 GB of environments in .peers
+	$(BIN)/python benchmarks/peers/bench.py $(PEERS)
+	$(BIN)/python benchmarks/peers/page.py
+
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedslice needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
@@ -49,4 +54,4 @@ $(OLDEST)/.ready: pyproject.toml tests/oldest.py
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist demo runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .peers build dist demo runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -14,6 +14,7 @@ from fedslice.deploy.cohort import draw
 from fedslice.deploy.coordinator import AGAIN
 from fedslice.deploy.report import Report
 from fedslice.deploy.session import reports
+from fedslice.round.store import RamStore
 from fedslice.simulation.run import simulate
 
 
@@ -54,6 +55,7 @@ def compare(folder: Path, seed: int) -> str:
     run.planner.capacity = dict(server.office.room)
     for _ in run.rounds(server.round):
         pass
+    assert isinstance(run.store, RamStore)
     return _difference(server.office.store.state, run.store.state)
 
 
