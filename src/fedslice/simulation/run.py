@@ -4,6 +4,7 @@ A run is a pure function of its parts and its seed.  The host plans a block of r
 device computes the block before it, and reports are read only when somebody looks, so nothing waits
 for anything."""
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
@@ -46,8 +47,9 @@ WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 class Run:
     """A simulation in progress; made by :func:`simulate`.
 
-    ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``log``
-    whatever its user wants to be kept in each checkpoint, such as the metrics so far."""
+    ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``planning``
+    the seconds that the host spent on planning them, ``log`` whatever its user wants to be kept in
+    each checkpoint, such as the metrics so far."""
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Run:
         self.model = model = algorithm.client.model
         self.round, self.stop_above = 0, stop_above
         self.log = b""
+        self.planning = 0.0
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
         self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
@@ -182,6 +185,7 @@ class Run:
         """The next rounds, as many of them as fit the same padded sizes.  What one of them may not
         do is told when it is the first."""
         self._compute()
+        begun = time.perf_counter()
         cohorts: list[np.ndarray] = []
         for round in range(self.round, self.round + count):
             try:
@@ -195,6 +199,7 @@ class Run:
         block = self.planner.block(self.round, cohorts, self._room)
         moved = self._counter.moved(block.traffic)
         self._ahead = Ahead(self.round, block, moved, self._step)
+        self.planning += time.perf_counter() - begun
         return self._ahead
 
     def _compute(self) -> None:
