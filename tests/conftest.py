@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     scratch = tempfile.TemporaryDirectory()
     config.add_cleanup(scratch.cleanup)
     os.environ["FEDSLICE_CACHE"] = str(Path(scratch.name, "0"))
+    os.environ["FEDSLICE_COMPILED"] = "off"  # for processes that tests start
     if TRIED[0] <= jax.__version_info__ < TRIED[1]:  # read when the first array is made
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "xla"))

@@ -240,7 +240,8 @@ def _area(score: np.ndarray, label: np.ndarray) -> float:
 def _areas(score: np.ndarray, label: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
     """Mann-Whitney for each client: (rank sum of its positives - n1 (n1 + 1) / 2) / (n1 n0), ties
     at mean rank."""
-    order = np.lexsort((score, owners))
+    # which of two equal scores comes first does not matter, so that the quicker sort will do
+    order = np.lexsort((score, owners)) if clients > 1 else np.argsort(score)
     score, label, owners = score[order], label[order] > 0.5, owners[order]
     start = np.searchsorted(owners, np.arange(clients))
     rank = np.arange(1, len(score) + 1) - start[owners]

@@ -31,6 +31,7 @@ from fedslice.cli.stopping import Stopping
 from fedslice.cli.workloads import TASKS
 from fedslice.errors import InputError
 from fedslice.files import sealed, streamed, writing
+from fedslice.simulation.ahead import Ahead
 from fedslice.simulation.run import Run
 
 RUN = ["run", "example1", "--set", "cohort=10", "--set", "client_rate=0.02", "--json"]
@@ -120,14 +121,14 @@ def test_a_run_nobody_reads_is_saved(
 
 def signalled(monkeypatch: pytest.MonkeyPatch, number: int, round: int, times: int = 1) -> None:
     """Send ourselves a signal in the midst of a round."""
-    step = Run._step
+    ask = Ahead.ask
 
-    def sending(run: Run, plan: Any) -> Any:
-        for _ in range(times if run.round + 1 == round else 0):
+    def sending(ahead: Ahead) -> Any:
+        for _ in range(times if ahead.first + ahead.asked + 1 == round else 0):
             os.kill(os.getpid(), number)
-        return step(run, plan)
+        return ask(ahead)
 
-    monkeypatch.setattr(Run, "_step", sending)
+    monkeypatch.setattr(Ahead, "ask", sending)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

@@ -133,7 +133,7 @@ def test_a_phase_draws_from_its_part_alone(work: Work, split: object) -> None:
         counts = np.bincount(population.owners[mine], minlength=len(population))
         phase = plan.own.phases[place]
         assert phase.examples.tolist() == counts.tolist()
-        drawn, sizes, steps = planner._examples(place, works[place], 2, cohort, counts)
+        drawn, sizes, steps = planner._examples(place, 2, cohort, counts)
         passes = -(-counts // 3)
         limit = {
             WORKS[0]: 4 * (counts > 0),
@@ -173,7 +173,7 @@ def test_both_steps_and_epochs_are_the_first_batches_of_the_passes() -> None:
 
     def drawn(work: Work) -> list[list[list[int]]]:
         planner = Planner(population, space, [work], seed=0)
-        examples, sizes, steps = planner._examples(0, work, 1, cohort, population.counts)
+        examples, sizes, steps = planner._examples(0, 1, cohort, population.counts)
         return [[examples[k, s, : sizes[k, s]].tolist() for s in range(steps[k])] for k in cohort]
 
     passes, cut = drawn(Work(epochs=3, batch=2)), drawn(Work(steps=4, epochs=3, batch=2))
@@ -192,9 +192,7 @@ def fresh_planner(population: Population, batch: int = 3) -> Planner:
 def halves(planner: Planner, round: int, cohort: np.ndarray) -> list[list[set[int]]]:
     """By phase and client, the examples of one pass."""
     counts = [pool.counts[cohort] for pool in planner.pools]
-    drawn = [
-        planner._examples(p, work, round, cohort, counts[p]) for p, work in enumerate(planner.works)
-    ]
+    drawn = [planner._examples(p, round, cohort, count) for p, count in enumerate(counts)]
     return [
         [
             {int(e) for s in range(steps[k]) for e in examples[k, s, : sizes[k, s]]}

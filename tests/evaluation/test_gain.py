@@ -75,9 +75,9 @@ def by_hand(
     table = np.zeros((ITEMS, SIZE))
     table[ids] = params["item"]
     part = halves.assign(population, split)
-    work, counts = judge.planner.works[0], judge.planner.pools[0].counts
+    counts = judge.planner.pools[0].counts
     everyone = np.arange(len(population))
-    examples, sizes, taken = judge.planner._examples(0, work, 0, everyone, counts)
+    examples, sizes, taken = judge.planner._examples(0, 0, everyone, counts)
     before, after = {}, {}
     for client in everyone:
         fresh = judge.model.fresh(jax.random.fold_in(jax.random.key(0), client))

@@ -63,13 +63,13 @@ def fedper(model: Model, **settings: Any) -> Any:
 
 def reference(run: Run, rounds: int) -> tuple[np.ndarray, float, dict[int, np.ndarray]]:
     """Table, bias, and the vectors of the users that took part, in NumPy."""
-    population, columns, work = run.population, run.population.columns, run.algorithm.client.work[0]
+    population, columns = run.population, run.population.columns
     table, bias = run.table("item", np.arange(ITEMS)).astype(float), float(run.params()["bias"])
     users: dict[int, np.ndarray] = {}
     for r in range(rounds):
         cohort = run.cohort(r)
         counts = population.counts[cohort]
-        examples, sizes, steps = run.planner._examples(0, work, r, cohort, counts)
+        examples, sizes, steps = run.planner._examples(0, r, cohort, counts)
         changes = []
         for k, client in enumerate(cohort):
             key = jax.random.fold_in(jax.random.fold_in(run.engine.key, r), client)

@@ -162,21 +162,21 @@ def base(name: str) -> Base:
     run = run_of(
         RECIPES[name](MODEL, chosen), chosen, sampler=sampler_of(name)
     )  # an engine of its own, to count
-    shapes, plan = set(), run.planner.plan
+    shapes, plan = set(), run.planner.block
 
-    def noting(round: int, cohort: np.ndarray) -> Any:
-        made = plan(round, cohort)
-        shapes.add(str(jax.tree.map(np.shape, made[0])))
+    def noting(*given: Any) -> Any:
+        made = plan(*given)
+        shapes.add(str(jax.tree.map(np.shape, made.plans)))
         return made
 
     # but for a batch: its room is the work that was asked for, as far as there are data
     exact = run.planner.capacity.items()
     wide = {key: size + 3 * (not key.startswith("batch")) for key, size in exact}
-    run.planner.plan = noting  # type: ignore[method-assign]
+    run.planner.block = noting  # type: ignore[method-assign]
     run.train(3, progress=False)
     params, bytes3 = jax.tree.map(np.array, run.params()), state_bytes(run)
     run.train(7, progress=False)
-    compiled = run.engine.whole._cache_size()
+    compiled = len(run.engine.whole.programs())
     shared((name, None, None), run)
     return Base(params, bytes3, state_bytes(run), len(shapes), compiled, wide)
 

@@ -58,10 +58,7 @@ def reference(run: Run, rounds: int, heat: bool, weights: str) -> tuple[np.ndarr
     w, dense = run.table("w", np.arange(ROWS)).astype(float), np.array([0.1, 0.0])
     for r in range(rounds):
         cohort = run.cohort(r)
-        (work,) = run.algorithm.client.work
-        examples, sizes, steps = run.planner._examples(
-            0, work, r, cohort, population.counts[cohort]
-        )
+        examples, sizes, steps = run.planner._examples(0, r, cohort, population.counts[cohort])
         total_w, total, mass = np.zeros(ROWS), np.zeros(2), 0.0
         for k, client in enumerate(cohort):
             batches = [list(examples[k, s, : sizes[k, s]]) for s in range(steps[k])]
@@ -113,8 +110,7 @@ def test_the_losses_reported_are_the_reference() -> None:
     )
     table, columns = run.table("w", np.arange(ROWS)).astype(float), population.columns
     cohort = run.cohort(0)
-    (work,) = run.algorithm.client.work
-    drawn, sizes, _ = run.planner._examples(0, work, 0, cohort, population.counts[cohort])
+    drawn, sizes, _ = run.planner._examples(0, 0, cohort, population.counts[cohort])
     examples = drawn[np.arange(4) < sizes[:, :, None]]
     padded = np.append(table, 0.0)
     score = padded[columns["item"][examples]].sum(1) + padded[columns["history"][examples]].sum(1)

@@ -14,6 +14,7 @@ import fedslice as fs
 from fedslice.errors import DivergedError, InputError
 from fedslice.model import Model, Table
 from fedslice.round.engine import Figures
+from fedslice.round.touched import Turns
 from fedslice.simulation.report import Report
 from fedslice.simulation.run import LAG, Run
 
@@ -32,7 +33,7 @@ def report(
     start: float = 1.0, loss: float = 1.0, failed: int = 0, norm: float = 1.0, clients: int = 3
 ) -> Report:
     values = jnp.array([loss, start, failed, norm], jnp.float32)
-    return Report(7, clients, 2, 100, Figures(values, ()), lambda figures: 10)
+    return Report(7, clients, 2, 100, lambda: Figures(values, ()), lambda figures: 10)
 
 
 def check(run: Run, *starts: float) -> None:
@@ -106,15 +107,17 @@ def test_a_round_of_nobody_is_no_failure_and_no_first_loss() -> None:
     assert run.first_loss == 5.0
 
 
-def test_a_bad_round_is_found_before_ten_more_are_under_way() -> None:
-    """Reports are read ``LAG`` rounds later, so that host and device need not wait for each
-    other."""
+@pytest.mark.parametrize(("room", "found"), [(1, LAG + 1), (20, 40)])
+def test_a_bad_round_is_found_soon(room: int, found: int) -> None:
+    """Reports are read ``LAG`` rounds later, or when the next block is under way, so that host and
+    device need not wait for each other."""
     run = a_run()
-    run._step = lambda plan: report(norm=np.nan).figures  # type: ignore[method-assign]
+    run._room, bad = room, report(norm=np.nan).figures.values
+    run._step = lambda *_: Figures(np.tile(bad, (room, 1)), ())  # type: ignore[method-assign]
     with pytest.raises(DivergedError, match="in round 1: "):
         for _ in run.rounds(100):
             pass
-    assert run.round == LAG + 1 == 9
+    assert run.round == found
 
 
 def test_a_checkpoint_keeps_health_and_totals(tmp_path: Path) -> None:
@@ -173,15 +176,17 @@ def sliced(**settings: Any) -> Run:
 
 
 def test_a_client_names_its_rows_once_in_a_life_of_the_run() -> None:
-    """12 bytes and 4 for each row; drawn twice in its first round it still says so once.  Back in
-    round 0, from a checkpoint, nobody has been there."""
+    """12 bytes and 4 for each row.  Back in round 0, from a checkpoint, nobody has been there; in a
+    run that begins in round 1 those of round 0 have."""
     run = sliced()
-    named = []
-    for run.round, cohort in enumerate(([0, 1], [1, 2, 2], [0, 1, 2])):
-        named.append(run._introduced(np.array(cohort)))
-    assert named == [12 + 8 + 12 + 4, 12 + 12, 0]
-    run.round = 0
-    assert run._introduced(np.array([0])) == 12 + 8
+    cohorts = [np.array(cohort) for cohort in ([0, 1], [1, 2], [0, 1, 2])]
+    run._counter.cohort = lambda round: cohorts[round]
+    named = [12 + 8 + 12 + 4, 12 + 12, 0]
+    assert run._counter._introduced(Turns.of(0, cohorts)) == named
+    assert run._counter._introduced(Turns.of(0, cohorts[:1])) == named[:1]
+    other = sliced()
+    other._counter.cohort = lambda round: cohorts[round]
+    assert other._counter._introduced(Turns.of(1, cohorts[1:])) == named[1:]
 
 
 def test_rounds_over_all_rows_are_another_run() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from fedslice.cli import export, report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
-from fedslice.cli.experiment import BEST, Experiment
+from fedslice.cli.experiment import BEST, Experiment, shares
 from fedslice.cli.folder import Line, as_json
 from fedslice.cli.reference import page
 from fedslice.cli.scorer import Scorer
@@ -473,7 +473,8 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
     if "best_round" in done:
         best = f"best on validation in round {done['best_round']}: {Path(done['out']) / BEST}"
         reached = "\n".join(filter(None, [done.get("stopped", ""), best, reached]))
-    words = [reached, experiment.privacy, pace, f"run folder: {done['out']}"]
+    spent = f"time: {shares(experiment.time)}"
+    words = [reached, experiment.privacy, pace, spent, f"run folder: {done['out']}"]
     return "\n".join(filter(None, words))
 
 

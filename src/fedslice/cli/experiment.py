@@ -20,8 +20,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -73,6 +73,7 @@ class Experiment:
     patience: int = 0  # evaluations without a better validation loss after which it stops; 0: none
     devices: Devices | None = None  # whose time is estimated; None: the published ones
     privacy: str = ""
+    time: dict[str, float] = field(default_factory=dict)  # what took how many seconds
     cost: Cost | None = None
     lines: list[Line] = field(default_factory=list)
 
@@ -150,12 +151,15 @@ class Experiment:
             not self.lines and not run.round
         ):  # where every curve starts, and what it is compared with
             given = {f"baseline_{name}": value for name, value in self.task.baseline.items()}
-            self._record(run, {"round": 0, **scorer(run), **given, **self._traffic(run)}, folder)
+            with clock.on("evaluating"):
+                figures = scorer(run)
+            self._record(run, {"round": 0, **figures, **given, **self._traffic(run)}, folder)
         while True:
             self.stop.check()
             measured = self.lines[-1]["round"] if self.lines else 0
             if run.round > measured and run.round == self._goal(run.round - 1):
-                line = {"round": run.round, **scorer(run), **self._traffic(run)}
+                with clock.on("evaluating"):
+                    line = {"round": run.round, **scorer(run), **self._traffic(run)}
                 if self._best([*self.lines, line]) == run.round:
                     self._keep(run, folder)
                 self._record(run, line, folder)
@@ -169,7 +173,7 @@ class Experiment:
     def _lap(self, run: Run, clock: "_Clock", advance: Callable[[Report], None]) -> None:
         """Some rounds up to the next evaluation, timed as one; fewer when it is time to save or to
         stop."""
-        begun, first = time.perf_counter(), run.round
+        begun, first, planned = time.perf_counter(), run.round, run.planning
         for report in run.rounds(min(LAP, self._goal(first) - first) if clock.compiled else 1):
             if self.stop.asked:
                 break
@@ -177,7 +181,7 @@ class Experiment:
             if clock.due():
                 break
         run.wait()
-        clock.lap(time.perf_counter() - begun, run.round - first)
+        clock.lap(time.perf_counter() - begun, run.round - first, run.planning - planned)
 
     def _best(self, lines: list[Line]) -> int | None:
         """The first of the rounds with the least validation loss; None without patience."""
@@ -208,7 +212,7 @@ class Experiment:
         return min(self.rounds, (done // self.eval_every + 1) * self.eval_every)
 
     def _save(self, run: Run, folder: Folder, clock: "_Clock") -> None:
-        with self.stop.patient():
+        with self.stop.patient(), clock.on("saving"):
             run.save(folder.path)
             if (told := run.spent()) is not None:
                 text = json.dumps(told.as_dict(), indent=2)
@@ -286,8 +290,10 @@ class Experiment:
         if folder is not None:
             self._save(run, folder, clock)
             with self.stop.patient():
-                folder.write(EVALUATION, scorer.details(run))
+                with clock.on("evaluating"):
+                    folder.write(EVALUATION, scorer.details(run))
                 self._export(run, folder.path)
+        self.time = clock.time
         found = run.spent()
         self.privacy = "\n".join(filter(None, [str(found or ""), _deniable(run)]))
         scale = 1024 if sys.platform != "darwin" else 1024**2
@@ -297,6 +303,7 @@ class Experiment:
             "rounds_to_target": self.rounds_to_target(),
             "ms_per_round": clock.ms_per_round(),
             "compile_s": clock.compile_s,
+            "time": clock.time,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
             "out": str(self.out) if self.out else None,
             **self._stopped(run),
@@ -320,6 +327,17 @@ def _origin(task: Task, run: Run) -> Line:
     }
 
 
+def shares(time: Mapping[str, float]) -> str:
+    """What the time of a run, in seconds, went into.
+
+    >>> shares({"planning": 1.0, "computing": 2.5, "evaluating": 0.5, "saving": 0.0})
+    'planning 25 %, computing 62 %, evaluating 12 % of 4.0 s'
+    """
+    total = sum(time.values())
+    each = [f"{name} {spent / total:.0%}" for name, spent in time.items() if spent]
+    return f"{', '.join(each)} of {total:.1f} s".replace("%", " %") if total else ""
+
+
 def _deniable(run: Run) -> str:
     """What clients' answers tell about a row, if they give any that can be denied."""
     answers = run.algorithm.answers
@@ -333,13 +351,16 @@ def _deniable(run: Run) -> str:
 
 
 class _Clock:
-    """Steady-state time a round, from laps without the first round, which compiles; and when to
-    save."""
+    """Steady-state time a round, from laps without the first round, which compiles; what took how
+    long; and when to save."""
 
     def __init__(self, saves: bool) -> None:
         self.compile_s = 0.0
         self.compiled = False
         self.laps: list[tuple[float, int]] = []
+        # computing is what training took beside the host's planning, for both go on at once
+        parts = "compiling", "planning", "computing", "evaluating", "saving"
+        self.time = dict.fromkeys(parts, 0.0)
         self.saved = time.perf_counter()
         text = os.environ.get("FEDSLICE_SAVE_EVERY", str(SAVE_EVERY))
         try:
@@ -347,11 +368,23 @@ class _Clock:
         except ValueError:
             raise InputError(f"FEDSLICE_SAVE_EVERY={text!r} must be a number of seconds") from None
 
-    def lap(self, seconds: float, rounds: int) -> None:
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        """Time spent on something beside the rounds."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.time[part] += time.perf_counter() - begun
+
+    def lap(self, seconds: float, rounds: int, planning: float) -> None:
         if self.compiled:
             self.laps.append((seconds, rounds))
+            self.time["planning"] += planning
+            self.time["computing"] += seconds - planning
         else:
             self.compiled, self.compile_s = True, seconds
+            self.time["compiling"] += seconds
 
     def due(self) -> bool:
         return time.perf_counter() - self.saved >= self.every

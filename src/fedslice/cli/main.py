@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from fedslice.cli import commands
 from fedslice.cli.arguments import parser
+from fedslice.cli.programs import keep_compiled
 from fedslice.cli.stopping import Stopped, Stopping
 from fedslice.errors import FedsliceError, InputError
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fedavg ...
     """
     options = argparse.Namespace()
+    keep_compiled()
     try:
         with Stopping() as options.stop:
             try:

@@ -75,8 +75,10 @@ class Scorer:
             spread = gains[TEST].spread("loss")
             more = {f"gain_{name}": spread[name] for name in ("mean", "p10", "worst", "share")}
         else:
-            every = {"train": self.train, **self.evaluators}
-            found = {name: each(run.params(each.ids())).pooled for name, each in every.items()}
+            found = {
+                name: each.pooled(run.params(each.ids())) for name, each in self.evaluators.items()
+            }
+            found["train"] = self.train.pooled(run.params(self.train.ids()), ["loss"])
         figures = {"train_loss": found["train"]["loss"], "test_loss": found[TEST]["loss"]}
         figures |= {name: value for name, value in found[TEST].items() if name != "loss"} | more
         known = found.get(VALIDATION, {})

@@ -269,7 +269,7 @@ class Node:
     def _looks(self, head: Letter) -> tuple[Message, Task]:
         task = self.task(head.body)
         phases = task.plan.own.phases[: self._surveyed()]
-        given = phases, task.plan.own.weight, task.round, task.key, task.invitation
+        given = phases, task.plan.own.weight, np.int32(task.round), task.key, task.invitation
         return self.program.look(*given), task
 
     def _after_survey(self, head: Letter) -> Letter:
@@ -298,7 +298,8 @@ class Node:
             value = self._first(task.seed) if memory.value is None else memory.value
         remembered = take(program.tags.memory, value, drawers)
         phases = own.phases[self._surveyed() :]
-        given = phases, own.weight, task.round, task.key, task.invitation, found, remembered
+        told = np.int32(task.round), task.key, task.invitation
+        given = phases, own.weight, *told, found, remembered
         message, after = program.answer(*given)
         if program.remembers:
             kept = jax.tree.map(np.array, value)

@@ -19,11 +19,14 @@ from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.round import protocol
+from fedslice.round.program import Compiled
 from fedslice.round.shapes import Shapes, works
 from fedslice.types import Algorithm, Data, Key, Message, Phase, PyTree, State
 
 Columns: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 """What batches are made of: of each column ``"int"`` or ``"float"``, and an example's shape."""
+Sizes: TypeAlias = tuple[tuple[str, int], ...]
+"""How many rows the union of each space has."""
 VERSIONS = f"fedslice {version('fedslice')}, jax {jax.__version__}"
 
 
@@ -68,16 +71,16 @@ class Program:
         self.summed = kinds_sent == {np.dtype(np.int32)}
         self._check_hidden()
         self.remembers = bool(jax.tree.leaves(self.tags.memory))
-        self.look = jax.jit(partial(_alone, self._look))
-        self.answer = jax.jit(partial(_alone, self._answer))
+        # compiled as a simulation compiles them, for the same bits
+        self.look = Compiled(partial(_alone, self._look))
+        self.answer = Compiled(partial(_alone, self._answer))
         self.remember = jax.jit(self.shapes.remember)
         self._weights: dict[int, float] = {}
         self._weigh = jax.jit(lambda n: [self.shapes.weighed(n, fill) for fill in (0.25, 0.75)])
-        self.offered = jax.jit(lambda state: protocol.offered(algorithm, state))
-        self.shake = jax.jit(lambda update, key: protocol.shaken(algorithm, update, key))
-        self.find = jax.jit(self._find, static_argnums=2)
-        self.finish = jax.jit(self._finish, static_argnums=6)
-        self.conclude = jax.jit(self._conclude)
+        self.offered = Compiled(lambda state: protocol.offered(algorithm, state))
+        self.shake = Compiled(lambda update, key: protocol.shaken(algorithm, update, key))
+        self.conclude = Compiled(self._conclude)
+        self._sized: dict[Sizes, tuple[Compiled, Compiled]] = {}
 
     def _check_hidden(self) -> None:
         """What hides rows is a secure sum, or noise of the nodes' own on all rows."""
@@ -128,11 +131,11 @@ class Program:
 
     # -- the server --------------------------------------------------------------------------------
 
-    def _find(self, messages: Message, places: Any, sizes: tuple[tuple[str, int], ...]) -> PyTree:
-        stacked = protocol.Stacked(places, dict(sizes))
-        return protocol.find(self.algorithm, self.tags, messages, stacked)
+    def find(self, messages: Message, places: Any, sizes: Sizes) -> PyTree:
+        """What a survey found."""
+        return self._steps(sizes)[0](messages, places)
 
-    def _finish(
+    def finish(
         self,
         working: State,
         found: PyTree,
@@ -140,7 +143,31 @@ class Program:
         places: Any,
         round: Any,
         key: Key,
-        sizes: tuple[tuple[str, int], ...],
+        sizes: Sizes,
+    ) -> tuple[State, Any]:
+        """The rows of the round after the server's step, and the norm of the update."""
+        return self._steps(sizes)[1](working, found, messages, places, round, key)
+
+    def _steps(self, sizes: Sizes) -> tuple[Compiled, Compiled]:
+        """Both, for unions of these sizes."""
+        if sizes not in self._sized:
+            both = partial(self._find, sizes), partial(self._finish, sizes)
+            self._sized[sizes] = Compiled(both[0]), Compiled(both[1])
+        return self._sized[sizes]
+
+    def _find(self, sizes: Sizes, messages: Message, places: Any) -> PyTree:
+        stacked = protocol.Stacked(places, dict(sizes))
+        return protocol.find(self.algorithm, self.tags, messages, stacked)
+
+    def _finish(
+        self,
+        sizes: Sizes,
+        working: State,
+        found: PyTree,
+        messages: Message,
+        places: Any,
+        round: Any,
+        key: Key,
     ) -> tuple[State, Any]:
         stacked = protocol.Stacked(places, dict(sizes))
         total = protocol.gather(self.algorithm, self.tags.values, messages, stacked)

@@ -10,6 +10,7 @@ import numpy as np
 from fedslice.data.compatibility import meet
 from fedslice.data.population import Population, numeric
 from fedslice.errors import InputError
+from fedslice.metrics import Metric
 from fedslice.model import Model
 from fedslice.simulation.run import Run
 from fedslice.types import Params
@@ -103,16 +104,26 @@ class Evaluator:
         """Score ``params``, whose tables hold the rows :meth:`ids`."""
         return self.tallied(self.numbers(params))
 
+    def pooled(self, params: Params, names: Sequence[str] | None = None) -> dict[str, float]:
+        """The figures over all examples alone, or some of them: all that a curve needs, for a part
+        of the time."""
+        owners, clients = self.population.owners, len(self.population)
+        return {
+            name: _pooled(self.model.figures[name], pair, owners, clients)
+            for name, pair in self.numbers(params, names).items()
+        }
+
     def tallied(self, numbers: Mapping[str, Any]) -> Scores:
         """The figures of what :meth:`numbers` gave."""
         return tally(self.model, [numbers], self.population.owners, len(self.population))
 
-    def numbers(self, params: Params) -> dict[str, np.ndarray]:
-        """``model.measure`` of every example: of each figure a pair, [2, examples]."""
+    def numbers(self, params: Params, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """``model.measure`` of every example: of each figure, or some, a pair, [2, examples]."""
         whole = {**params, **self.model.fresh(jax.random.key(0))}
         parts = [self.score(whole, chunk) for chunk in self.chunks]
         return {
-            name: joined(parts, name)[:, : self.population.examples] for name in self.model.figures
+            name: joined(parts, name)[:, : self.population.examples]
+            for name in (self.model.figures if names is None else names)
         }
 
 
@@ -135,6 +146,13 @@ def tally(
     return Scores(
         pooled, single, frozenset(name for name, metric in model.figures.items() if metric.more)
     )
+
+
+def _pooled(metric: Metric, pair: np.ndarray, owners: np.ndarray, clients: int) -> float:
+    left, right = pair
+    if metric.by_client:
+        return _mean(metric.grouped(left, right, owners, clients))
+    return metric.figure(left, right)
 
 
 def _mean(values: np.ndarray) -> float:

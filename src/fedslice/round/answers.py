@@ -18,11 +18,11 @@ ANSWERS = MIX1 * np.array([0x616E7377657273], np.uint64)
 
 class Taken(NamedTuple):
     """Which entries of the cohort's S(i), one after the other, their clients take; how many rows
-    each takes of the union in all, and how many those are."""
+    each takes of the union in all, and how many those are in each round."""
 
     yes: np.ndarray
     rows: np.ndarray
-    union: int
+    union: list[int]
 
 
 def answered(
@@ -78,9 +78,9 @@ def take_part(
     union, where = np.unique(entries, return_inverse=True)
     if answers.everything:
         yes = np.ones(len(entries), bool)
-        return Taken(yes, np.full(len(cohort), len(union)), len(union))
+        return Taken(yes, np.full(len(cohort), len(union)), [len(union)])
     held = np.zeros((len(cohort), len(union)), bool)
     held[owner, where] = True
     own = keys_of(key, place, numbers)
     drawn = answered(answers, own, space.ids[union].astype(np.uint64), held, round)
-    return Taken(drawn[owner, where], drawn.sum(axis=1), len(union))
+    return Taken(drawn[owner, where], drawn.sum(axis=1), [len(union)])

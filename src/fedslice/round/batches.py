@@ -78,7 +78,13 @@ def fresh(
     mixed = (population.offsets[cohort][owner] + place)[order]
     chosen = mixed[(2 * place < sizes[owner]) == (work.part == "support")]
     examples = chosen if len(chosen) else np.zeros(1, np.int64)  # never used
-    return _batches(np.cumsum(counts) - counts, len(chosen), examples, counts, stream, work, room)
+    begin = np.cumsum(counts) - counts
+    drawn = _batches(begin, len(chosen), examples, counts, stream, work, room)
+    if not np.any(none := counts == 0):
+        return drawn
+    own = np.minimum(population.offsets[cohort[none]], population.examples - 1)
+    drawn[0][none] = own[:, None, None]  # never used; not that of whoever else is there
+    return drawn
 
 
 def pools(population: Population, works: Sequence[Work]) -> list[Pool]:
@@ -138,6 +144,16 @@ def independent(
     return examples, sizes, np.where(counts > 0, steps, 0).astype(np.int32)
 
 
+def steps_of(counts: np.ndarray, work: Work) -> np.ndarray:
+    """The batches that passes over so many examples have.
+
+    >>> steps_of(np.array([0, 7, 90]), Work(epochs=2, steps=9, batch=5))
+    array([0, 4, 9], dtype=int32)
+    """
+    steps = -(-counts // work.batch) * (work.epochs or 1)
+    return (steps if work.steps is None else np.minimum(steps, work.steps)).astype(np.int32)
+
+
 def shuffled(
     stream: np.ndarray,
     begin: np.ndarray,
@@ -148,10 +164,7 @@ def shuffled(
     """Passes over the client's examples, each in a new order; at most ``work.steps`` batches of
     them."""
     clients, batch, epochs = len(counts), work.batch, work.epochs or 1
-    passes = -(-counts // batch)
-    steps = (
-        passes * epochs if work.steps is None else np.minimum(passes * epochs, work.steps)
-    ).astype(np.int32)
+    passes, steps = -(-counts // batch), steps_of(counts, work)
     shape = (clients, room(int(steps.max(initial=1))), batch)
     examples = np.broadcast_to(begin[:, None, None], shape).copy()  # padding: the client's own data
     number = np.arange(shape[1])

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedslice.errors import InputError
 from fedslice.round.plan import Own, Plan, Shared
+from fedslice.round.program import Compiled
 from fedslice.round.protocol import (
     SERVER,
     Stacked,
@@ -89,20 +90,20 @@ class Engine:
         self.fused = mode != "debug" and threads == 1 and (mode == "vmap" or alone)
         self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
         self.plain = Steps(self._look, self._find, self._train, self._finish, self._keep)
-        looking, training = jax.jit(self._look), jax.jit(self._train)
+        looking, training = Compiled(self._look), Compiled(self._train)
         self.compiled = Steps(
             lambda working, shared, own, key: self.in_parts(
                 lambda part: looking(working, shared, part, key), own
             ),
-            jax.jit(self._find),
+            Compiled(self._find),
             lambda working, memory, found, shared, own, key: self.in_parts(
                 lambda part: training(working, memory, found, shared, part, key), own
             ),
-            jax.jit(self._finish),
-            jax.jit(self._keep, donate_argnums=(0,)),
+            Compiled(self._finish),
+            Compiled(self._keep, donate=(0,)),
         )
-        self.whole = jax.jit(self._whole, donate_argnums=(0, 1))
-        self.middle = jax.jit(self._fused, donate_argnums=(1,))
+        self.whole = Compiled(self._whole, (0, 1), around=_in_turn, like=_one)
+        self.middle = Compiled(self._fused, donate=(1,))
         self.begin = jax.jit(lambda state, union: take(self.tags.state, state, union))
         self.end = jax.jit(
             lambda state, union, working: put(self.tags.state, state, union, working),
@@ -111,10 +112,17 @@ class Engine:
 
     # -- a round -----------------------------------------------------------------------------------
 
+    def several(
+        self, state: State, memory: PyTree, plans: Plan, start: int, stop: int
+    ) -> tuple[State, PyTree, Figures]:
+        """The rounds from ``start`` to ``stop`` of those planned, on a state in device memory, in
+        one call; figures are those of all of them.  One program serves any number, so results are
+        the same bits however rounds are divided into calls."""
+        span = np.array([start, stop], np.int32)
+        return self.whole(state, memory, plans, span, self.key)
+
     def in_memory(self, state: State, memory: PyTree, plan: Plan) -> tuple[State, PyTree, Figures]:
-        """A round on a state in device memory."""
-        if self.fused:
-            return self.whole(state, memory, plan, self.key)
+        """A round on a state in device memory, one step after the other."""
         working = self.begin(state, plan.shared.union)
         working, memory, figures = self._round(self.compiled, working, memory, plan, self.key)
         return self.end(state, plan.shared.union, working), memory, figures
@@ -265,6 +273,44 @@ class Engine:
 def _joined(parts: list[Any], clients: int) -> Any:
     """One call for all leaves: one for each would cost more than the copies."""
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:clients], *parts)
+
+
+Round: TypeAlias = Callable[[State, PyTree, Plan, Key], tuple[State, PyTree, Figures]]
+
+
+def _in_turn(one: Round) -> Callable[..., tuple[State, PyTree, Figures]]:
+    """Some of the rounds of a block, one after the other; the state changes in place."""
+
+    def several(
+        state: State, memory: PyTree, plans: Plan, span: Array, key: Key
+    ) -> tuple[State, PyTree, Figures]:
+        def planned(number: Array) -> Plan:
+            return jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), plans
+            )
+
+        def step(number: Array, carry: Any) -> Any:
+            state, memory, figures = carry
+            state, memory, found = one(state, memory, planned(number), key)
+            kept = jax.tree.map(
+                lambda all, new: jax.lax.dynamic_update_index_in_dim(all, new, number, 0),
+                figures,
+                found,
+            )
+            return state, memory, kept
+
+        _, _, like = jax.eval_shape(one, state, memory, planned(span[0]), key)
+        rounds = plans.shared.round.shape
+        figures = jax.tree.map(lambda x: jnp.zeros(rounds + x.shape, x.dtype), like)
+        return jax.lax.fori_loop(span[0], span[1], step, (state, memory, figures))
+
+    return several
+
+
+def _one(state: State, memory: PyTree, plans: Plan, span: Any, key: Key) -> Any:
+    """Of the arguments of several rounds those of one."""
+    plan = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), plans)
+    return state, memory, plan, key
 
 
 def _stacked(shared: Shared, own: Own) -> Stacked:

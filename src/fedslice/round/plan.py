@@ -1,14 +1,16 @@
-"""From a cohort to dense arrays: the rows of the round, each client's place in them, padded
-batches.
+"""From cohorts to dense arrays: the rows of a round, each client's place in them, padded batches.
 
-Host code, on the hot path: every line runs each round, so it does no sorting and no look-up by id.
-All randomness is a hash of (seed, round, client, draw): a client's batches do not depend on who
-else takes part."""
+Several rounds are planned at once, in one set of NumPy calls: their clients stand one after the
+other, as those of one large cohort would, but each round has a union of its own.  All randomness is
+a hash of (seed, round, client, draw): a client's batches do not depend on who else takes part, nor
+on which rounds are planned along."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedslice.arrays import Numbers
@@ -16,7 +18,8 @@ from fedslice.data.hashing import GOLDEN, MIX1, MIX2, splitmix
 from fedslice.data.population import Population, numeric
 from fedslice.data.submodel import Submodels
 from fedslice.round.answers import Taken, take_part
-from fedslice.round.batches import Drawn, fresh, pools
+from fedslice.round.batches import Drawn, fresh, pools, steps_of
+from fedslice.round.touched import Touched, Toucher, Turns
 from fedslice.types import Answers, Work
 
 HALVES = MIX2 * np.array([0x68616C766573], np.uint64)  # a domain beyond the numbers of phases
@@ -68,26 +71,31 @@ class PhasePlan(NamedTuple):
         return np.arange(width) < self.sizes[:, :, None]
 
 
-class RoundRows(NamedTuple):
-    """The rows of one space in a round."""
-
-    fields: list[dict[str, np.ndarray]]  # of each phase: positions among the client's rows
-    union: np.ndarray
-    places: np.ndarray
-    held: np.ndarray  # for client memory; where there is none, of no meaning
-    sent: np.ndarray | None
-    trained: np.ndarray  # rows that each client sends
-
-
 class Traffic(NamedTuple):
-    """What a round moves: real clients and examples, and for each client its rows down (S(i)) and
-    up (trained); with answers both are the rows that it took of the ``union``."""
+    """What rounds move: real clients and examples of each round, and for each client, one round
+    after the other, its rows down (S(i)) and up (trained); with answers both are the rows that it
+    took of the ``union``."""
 
-    clients: int
-    examples: int
+    clients: list[int]
+    examples: list[int]
     rows_down: dict[str, np.ndarray]
     rows_up: dict[str, np.ndarray]
-    union: dict[str, int]
+    union: dict[str, list[int]]
+    turns: Turns
+
+    def rows_sent(self, turn: int) -> dict[str, np.ndarray]:
+        """Of the clients of one round."""
+        span = slice(*self.turns.ends[turn : turn + 2])
+        return {name: rows[span] for name, rows in self.rows_up.items()}
+
+
+class Block(NamedTuple):
+    """Rounds that were planned together.  The first axis of all leaves of ``plans`` is the round;
+    there may be room for more than the ``rounds``."""
+
+    plans: Plan
+    rounds: int
+    traffic: Traffic
 
 
 def bucket(need: int) -> int:
@@ -138,190 +146,191 @@ class Planner:
             f"batch {phase}": min(work.batch, pool.most)
             for phase, (work, pool) in enumerate(zip(works, self.pools, strict=True))
         }
-        self.reads_only = [work.part == "support" for work in works]
-        self.padded = {
-            f for s in spaces.values() for f, p in s.positions.items() if p.size and p.min() < 0
-        }
-        self.most = {name: int(space.sizes.max(initial=1)) for name, space in spaces.items()}
-        self.scratch = {
-            name: np.zeros(len(space.ids) + 1, np.int32) for name, space in spaces.items()
+        reads_only = [work.part == "support" for work in works]
+        self.touch = {
+            name: Toucher(space, rows == "held", whole, reads_only)
+            for name, space in spaces.items()
         }
 
     def plan(self, round: int, cohort: np.ndarray) -> tuple[Plan, Traffic]:
         """The plan of one round; ``cohort`` is ascending."""
-        needed = max(1, len(cohort))
-        clients = self._grow("clients", needed, needed)
+        block = self.block(round, [cohort])
+        return Plan(*_first(block.plans)), block.traffic
+
+    def block(self, first: int, cohorts: Sequence[np.ndarray], room: int = 1) -> Block:
+        """Plans of rounds from ``first`` on, laid out for ``room`` of them: of as many as fit the
+        padded sizes that the first one has or asks for.  So sizes grow in the same rounds, however
+        many are planned at once, and results do not know it."""
+        needed = [max(1, len(cohort)) for cohort in cohorts]
+        fit = self._fit("clients", needed, needed[0])
         repeats = None
         if self.repeats:
-            cohort, times = np.unique(cohort, return_counts=True)
-            repeats = _floats(times, clients)
-        counts = [pool.counts[cohort] for pool in self.pools]
+            pairs = [np.unique(cohort, return_counts=True) for cohort in cohorts[:fit]]
+            cohorts = [each for each, _ in pairs]
+            repeats = np.concatenate([times for _, times in pairs]).astype(np.float32)
+        turns = Turns.of(first, cohorts[:fit])
+        counts = [pool.counts[turns.who] for pool in self.pools]
+        for place, work in enumerate(self.works):
+            if work.epochs is not None:
+                steps = turns.most(steps_of(counts[place], self._work(place)), 1)
+                fit = min(fit, self._fit(f"steps {place}", steps))
+        turns, counts = turns.cut(fit), [count[: turns.ends[fit]] for count in counts]
+        rounds = turns.first + turns.turn
         drawn = [
-            self._examples(place, work, round, cohort, counts[place])
-            for place, work in enumerate(self.works)
+            self._examples(place, rounds, turns.who, count) for place, count in enumerate(counts)
         ]
         real = [None if np.all(count > 0) else count > 0 for count in counts]
-        batches = [
-            {
-                name: _pad(_wide(column.take(chosen, axis=0)), clients)
-                for name, column in self.plain.items()
-            }
-            for chosen, _, _ in drawn
-        ]
-        found, went = {}, {}
-        for place, (name, space) in enumerate(self.spaces.items()):
-            taken = (
-                None
-                if self.answers is None
-                else take_part(self.answers, self.key, space, self.population, cohort, round, place)
-            )
-            rows = self._rows(name, space, cohort, [chosen for chosen, _, _ in drawn], real, taken)
-            if taken is not None:
-                went[name] = taken
-            for batch, positions in zip(batches, rows.fields, strict=True):
-                batch.update({field: _pad(values, clients) for field, values in positions.items()})
-            found[name] = rows
-        stands = np.full(clients, len(self.population), np.int32)
-        stands[: len(cohort)] = cohort
+        taken = {name: self._taken(place, turns) for place, name in enumerate(self.spaces)}
+        found = {
+            name: touch(turns, [examples for examples, _, _ in drawn], real, taken[name])
+            for name, touch in self.touch.items()
+        }
+        for name, touched in found.items():
+            rows = turns.most(touched.counts, 1)
+            fit = min(fit, self._fit(f"{name} rows", rows, self.touch[name].most))
+            if not self.whole:
+                unions = [len(union) for union in touched.unions]
+                fit = min(fit, self._fit(f"{name} union", unions))
+        turns = turns.cut(fit)
+        found = {name: touched.cut(turns) for name, touched in found.items()}
+        lay = _Lay(turns, self.capacity["clients"], room)
         own = Own(
-            _pad(self.population.numbers[cohort].astype(np.uint32), clients),
-            stands,
-            _floats(self.population.counts[cohort], clients),
+            lay.clients(self.population.numbers[turns.who].astype(np.uint32)),
+            lay.clients(turns.who.astype(np.int32), len(self.population)),
+            lay.clients(self.population.counts[turns.who].astype(np.float32)),
             tuple(
-                PhasePlan(
-                    _pad(steps, clients), _pad(sizes, clients), batch, _floats(count, clients)
-                )
-                for (_, sizes, steps), batch, count in zip(drawn, batches, counts, strict=True)
+                self._phase(place, lay, *each, count, found)
+                for place, (each, count) in enumerate(zip(drawn, counts, strict=True))
             ),
-            {name: rows.places for name, rows in found.items()},
-            {name: rows.held for name, rows in found.items() if self.memory},
-            {name: rows.sent for name, rows in found.items() if rows.sent is not None},
-            repeats,
-        )
-        traffic = Traffic(
-            len(cohort),
-            sum(int(sizes.sum()) for _, sizes, _ in drawn),
+            {name: self._places(name, lay, each) for name, each in found.items()},
+            {name: self._held(name, lay, each) for name, each in found.items() if self.memory},
             {
-                name: went[name].rows if name in went else space.sizes_of(cohort)
-                for name, space in self.spaces.items()
+                name: self._places(name, lay, each, each.sends)
+                for name, each in found.items()
+                if each.sends is not None
             },
-            {
-                name: went[name].rows if name in went else rows.trained
-                for name, rows in found.items()
-            },
-            {name: taken.union for name, taken in went.items()},
+            None if repeats is None else lay.clients(repeats[: len(turns.who)]),
         )
-        union = {name: rows.union for name, rows in found.items()}
-        return Plan(Shared(np.uint32(round), union), own), traffic
+        union = {name: self._union(name, each.unions, room) for name, each in found.items()}
+        numbers = np.arange(first, first + room, dtype=np.uint32)
+        sizes = sum(sizes.sum(axis=1) for _, sizes, _ in drawn)
+        return Block(
+            Plan(Shared(numbers, union), own), fit, self._traffic(turns, sizes, found, taken)
+        )
+
+    def _work(self, phase: int) -> Work:
+        work = self.works[phase]
+        return work._replace(batch=min(work.batch, self.capacity[f"batch {phase}"]))
 
     def _examples(
-        self, phase: int, work: Work, round: int, cohort: np.ndarray, counts: np.ndarray
+        self, phase: int, rounds: np.ndarray | int, who: np.ndarray, counts: np.ndarray
     ) -> Drawn:
-        """The batches of one phase."""
-        work = work._replace(batch=min(work.batch, self.capacity[f"batch {phase}"]))
-        numbers = self.population.numbers[cohort].astype(np.uint64)
-        first = splitmix(self.key + np.array([round], np.uint64) * GOLDEN) + numbers * MIX1
+        """The batches of one phase, of clients that take part in these ``rounds``."""
+        work, numbers = self._work(phase), self.population.numbers[who].astype(np.uint64)
+        turn = np.atleast_1d(rounds).astype(np.uint64)
+        first = splitmix(self.key + turn * GOLDEN) + numbers * MIX1
         stream = first
         if phase:  # a domain of its own, apart from epochs
             stream = splitmix(stream + np.array([phase], np.uint64) * MIX2)
         room = partial(self._grow, f"steps {phase}")
         if work.part != "all" and work.split == "fresh":
             halves = splitmix(first + HALVES)
-            return fresh(self.population, cohort, halves, counts, stream, work, room)
-        return self.pools[phase].draw(cohort, counts, stream, work, room)
+            return fresh(self.population, who, halves, counts, stream, work, room)
+        return self.pools[phase].draw(who, counts, stream, work, room)
 
-    def _rows(
-        self,
-        name: str,
-        space: Submodels,
-        cohort: np.ndarray,
-        drawn: Sequence[np.ndarray],
-        real: Sequence[np.ndarray | None],
-        taken: Taken | None,
-    ) -> RoundRows:
-        """Renumber the rows that the cohort's batches touch: by client, then in the union of all
-        clients."""
-        begin, length = space.offsets[cohort], space.sizes_of(cohort)
-        start = np.cumsum(length) - length
-        total = int(length.sum())
-        phases = [
-            self._keys(space, examples, start, total, some)
-            for examples, some in zip(drawn, real, strict=True)
+    def _taken(self, place: int, turns: Turns) -> Taken | None:
+        """Which rows clients take, of the space at this place, where they answer about rows."""
+        if self.answers is None:
+            return None
+        space = list(self.spaces.values())[place]
+        each = [
+            take_part(
+                self.answers,
+                self.key,
+                space,
+                self.population,
+                turns.who[start:stop],
+                turns.first + turn,
+                place,
+            )
+            for turn, (start, stop) in enumerate(pairwise(turns.ends))
         ]
-        touched = np.flatnonzero(self._marks(phases, total))
-        first = np.searchsorted(touched, start)
-        count = np.diff(np.append(first, len(touched)))
-        owner = np.repeat(np.arange(len(cohort)), count)
-        rank = np.arange(len(touched), dtype=np.int32) - first.astype(np.int32)[owner]
-        renumber = np.full(total + 1, -1, np.int32)
-        renumber[touched] = rank
-        fields = [{field: renumber[key] for field, key in keys.items()} for keys in phases]
-        held = touched + (begin - start)[owner]
-        union, place = self._union(name, space.slots[held])
-        if taken is not None:
-            place = np.where(taken.yes[touched], place, len(union))
-        width = self._grow(f"{name} rows", int(count.max(initial=1)), self.most[name])
-        where = owner * width + rank
-        places = self._spread(where, width, place, len(union))
-        kept = self._spread(where, width, held, len(space.slots)) if self.memory else places
-        sent = None
-        if any(self.reads_only):
-            each = zip(phases, self.reads_only, strict=True)
-            writing = [keys for keys, reads_only in each if not reads_only]
-            trained = self._marks(writing, total)[touched]
-            sent = self._spread(where[trained], width, place[trained], len(union))
-            count = np.bincount(owner[trained], minlength=len(cohort))
-        return RoundRows(fields, union, places, kept, sent, count)
-
-    def _spread(self, where: np.ndarray, width: int, values: np.ndarray, past: int) -> np.ndarray:
-        """``values`` at their places of an array [clients, width], elsewhere ``past`` the end."""
-        found = np.full(self.capacity["clients"] * width, past, np.int32)
-        found[where] = values
-        return found.reshape(-1, width)
-
-    def _marks(self, phases: Sequence[Mapping[str, np.ndarray]], total: int) -> np.ndarray:
-        """Which of the cohort's S(i), one after the other, the batches of these phases touch."""
-        seen = np.full(total + 1, self.rows == "held")
-        for keys in phases:
-            for key in keys.values():
-                seen[key.reshape(-1)] = True
-        return seen[:total]
-
-    def _keys(
-        self,
-        space: Submodels,
-        examples: np.ndarray,
-        start: np.ndarray,
-        total: int,
-        real: np.ndarray | None,
-    ) -> dict[str, np.ndarray]:
-        """For each field, places in the list of the cohort's S(i); ``total`` for padding."""
-        keys = {}
-        for field, column in space.positions.items():
-            place = column.take(examples, axis=0)
-            key = place + start.astype(np.int32).reshape((-1,) + (1,) * (place.ndim - 1))
-            if field in self.padded:
-                key[place < 0] = total
-            if real is not None:
-                key[~real] = total
-            keys[field] = key
-        return keys
-
-    def _union(self, name: str, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct slots, padded, and for each of ``slots`` its place among them; no sort, no pass
-        over the table."""
-        if self.whole:
-            return np.arange(len(self.spaces[name].ids), dtype=np.int32), slots
-        scratch = self.scratch[name]
-        number = np.arange(len(slots), dtype=np.int32)
-        scratch[slots] = number  # the last writer of a slot stands for it
-        distinct = slots[scratch[slots] == number]
-        scratch[distinct] = number[: len(distinct)]
-        union = np.full(
-            self._grow(f"{name} union", len(distinct)), len(self.spaces[name].ids), np.int32
+        return Taken(
+            np.concatenate([one.yes for one in each]),
+            np.concatenate([one.rows for one in each]),
+            [one.union[0] for one in each],
         )
-        union[: len(distinct)] = distinct
-        return union, scratch[slots]
+
+    def _phase(
+        self,
+        phase: int,
+        lay: "_Lay",
+        examples: np.ndarray,
+        sizes: np.ndarray,
+        steps: np.ndarray,
+        counts: np.ndarray,
+        found: Mapping[str, Touched],
+    ) -> PhasePlan:
+        real = len(lay.turns.who)
+        batches = {
+            name: lay.clients(_wide(column.take(examples[:real], axis=0)))
+            for name, column in self.plain.items()
+        }
+        for touched in found.values():
+            fields = touched.fields[phase]
+            batches.update({name: lay.clients(values) for name, values in fields.items()})
+        return PhasePlan(
+            lay.clients(steps[:real]),
+            lay.clients(sizes[:real]),
+            batches,
+            lay.clients(counts[:real].astype(np.float32)),
+        )
+
+    def _places(
+        self, name: str, lay: "_Lay", touched: Touched, some: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Where the clients' rows, or some of them, stand in the union."""
+        past = len(self.spaces[name].ids) if self.whole else self.capacity[f"{name} union"]
+        place = np.minimum(touched.place, past) if self.answers is not None else touched.place
+        return lay.rows(touched, self.capacity[f"{name} rows"], place, past, some)
+
+    def _held(self, name: str, lay: "_Lay", touched: Touched) -> np.ndarray:
+        """The same in the list of all S(i)."""
+        width, past = self.capacity[f"{name} rows"], len(self.spaces[name].slots)
+        return lay.rows(touched, width, touched.held, past)
+
+    def _union(self, name: str, unions: Sequence[np.ndarray], room: int) -> np.ndarray:
+        past = len(self.spaces[name].ids)
+        union = np.full((room, past if self.whole else self.capacity[f"{name} union"]), past, "i4")
+        for row, distinct in zip(union, unions, strict=False):
+            row[: len(distinct)] = distinct
+        return union
+
+    def _traffic(
+        self,
+        turns: Turns,
+        sizes: np.ndarray,
+        found: Mapping[str, Touched],
+        taken: Mapping[str, Taken | None],
+    ) -> Traffic:
+        real = len(turns.who)
+        went = {name: each for name, each in taken.items() if each is not None}
+        down = {name: space.sizes_of(turns.who) for name, space in self.spaces.items()}
+        up = {name: touched.trained for name, touched in found.items()}
+        answered = {name: each.rows[:real] for name, each in went.items()}
+        return Traffic(
+            np.diff(turns.ends).tolist(),
+            turns.total(sizes[:real]),
+            down | answered,
+            up | answered,
+            {name: each.union for name, each in went.items()},
+            turns,
+        )
+
+    def _fit(self, name: str, needs: Sequence[int], most: int | None = None) -> int:
+        """How many of these rounds fit, once there is room for the first one."""
+        size = self._grow(name, needs[0], most)
+        return next((turn for turn, need in enumerate(needs) if need > size), len(needs))
 
     def _grow(self, name: str, need: int, most: int | None = None) -> int:
         """The padded size for ``need``, with room to spare so that shapes, and so compilations,
@@ -349,14 +358,42 @@ def _wide(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32 if values.dtype.kind == "b" else np.int32)
 
 
-def _pad(values: np.ndarray, clients: int) -> np.ndarray:
-    """Rows of zeros up to ``clients`` rows."""
-    if len(values) == clients:
-        return values
-    return np.concatenate(
-        [values, np.zeros((clients - len(values), *values.shape[1:]), values.dtype)]
-    )
+class _Lay:
+    """Lays what clients have out as [rounds, clients, ...], padded, with room for more rounds."""
+
+    def __init__(self, turns: Turns, clients: int, rounds: int) -> None:
+        self.turns, self.shape = turns, (rounds, clients)
+        self.full = len(turns.who) == clients * (len(turns.ends) - 1)
+        # where each client stands; one after the other if no cohort has padding
+        own = np.arange(len(turns.who))
+        self.stand = own if self.full else turns.turn * clients + own - turns.ends[turns.turn]
+
+    def clients(self, values: np.ndarray, past: int = 0) -> np.ndarray:
+        """One value, or array, a client; ``past`` elsewhere."""
+        rounds, clients = self.shape
+        if len(values) < rounds * clients:
+            own = values
+            values = np.full((rounds * clients, *own.shape[1:]), past, own.dtype)
+            values[slice(len(own)) if self.full else self.stand] = own
+        return values.reshape(*self.shape, *values.shape[1:])
+
+    def rows(
+        self,
+        touched: Touched,
+        width: int,
+        values: np.ndarray,
+        past: int,
+        some: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """One value for each row, or ``some`` rows, of a client; ``past`` elsewhere."""
+        where = (self.stand * width).take(touched.owner) + touched.rank
+        found = np.full(self.shape[0] * self.shape[1] * width, past, np.int32)
+        if some is None:
+            found[where] = values
+        else:
+            found[where[some]] = values[some]
+        return found.reshape(*self.shape, width)
 
 
-def _floats(values: np.ndarray, clients: int) -> np.ndarray:
-    return _pad(values.astype(np.float32), clients)
+def _first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)

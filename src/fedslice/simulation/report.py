@@ -9,14 +9,20 @@ from fedslice.round.engine import REPORT, Figures
 
 
 class Report(NamedTuple):
-    """What happened in one round.  Reading a figure waits for that round's computation."""
+    """What happened in one round.  Rounds are computed several at a time: reading a figure has this
+    one computed, if it is not yet, and waits for it."""
 
     round: int
     clients: int
     examples: int
     bytes_down: int
-    figures: Figures
+    look: Callable[[], Figures]
     sent: Callable[[Figures], int]
+
+    @property
+    def figures(self) -> Figures:
+        """What the round itself reports."""
+        return self.look()
 
     @property
     def bytes_up(self) -> int:

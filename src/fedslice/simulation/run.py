@@ -1,8 +1,10 @@
 """Simulate federated training: sample, plan, run the compiled round, report; save and resume.
 
-A run is a pure function of its parts and its seed.  The host plans round r + 1 while the device
-computes round r, and reports are read only when somebody looks, so nothing waits for anything."""
+A run is a pure function of its parts and its seed.  The host plans a block of rounds while the
+device computes the block before it, and reports are read only when somebody looks, so nothing waits
+for anything."""
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
@@ -18,23 +20,27 @@ from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.data.submodel import WHOLE
-from fedslice.errors import DivergedError, InputError
+from fedslice.errors import DivergedError, FedsliceError, InputError
 from fedslice.privacy.accounting.account import Guarantee
 from fedslice.privacy.ledger import spent
 from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
 from fedslice.round.disk import DiskMemory, DiskStore
 from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
-from fedslice.round.plan import Plan, Planner, Traffic
+from fedslice.round.plan import Plan, Planner
 from fedslice.round.shapes import Shapes, works
 from fedslice.round.store import RamStore
 from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
+from fedslice.simulation.ahead import Ahead
+from fedslice.simulation.counting import Counter
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
-from fedslice.types import Algorithm, Around, Key, Params, PyTree
+from fedslice.types import Algorithm, Key, Params, PyTree
 
-LAG = 8  # rounds that may be under way before the oldest one's report is checked
+LAG = 8  # rounds, or one block, that may be under way before the oldest one's report is checked
+BLOCK = 1 << 21  # bytes of the plans of a block: what a cache holds,
+LONGEST = 16  # and the most rounds of one, so that a run that goes wrong is soon stopped
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
 WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 
@@ -42,8 +48,9 @@ WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 class Run:
     """A simulation in progress; made by :func:`simulate`.
 
-    ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``log``
-    whatever its user wants to be kept in each checkpoint, such as the metrics so far."""
+    ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``planning``
+    the seconds that the host spent on planning them, ``log`` whatever its user wants to be kept in
+    each checkpoint, such as the metrics so far."""
 
     def __init__(
         self,
@@ -66,13 +73,13 @@ class Run:
         self.model = model = algorithm.client.model
         self.round, self.stop_above = 0, stop_above
         self.log = b""
+        self.planning = 0.0
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
         self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
         self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
         self.eligible = np.flatnonzero(population.counts)
         self._most = algorithm.most
-        self._counting = [stage.around for stage in algorithm.stages if stage.around]
         self._counts = population.counts[self.eligible]
         if not len(self.eligible):
             raise InputError("no client has any data: check the population or its split")
@@ -101,13 +108,18 @@ class Run:
         )
         check_query(self.planner.works, self.planner.pools)
         self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
-        self.store = self._store(store)
-        self.memory = self._memory()
+        self._store = self._make_store(store)
+        self._memory = self._make_memory()
         self._pending: deque[Report] = deque()
-        self._met = np.zeros(len(population), bool)  # who took part
-        self._met_in = 0  # in how many rounds
+        self._ahead: Ahead | None = None
+        self._counter = Counter(
+            algorithm, model, self.shapes.wire, self.spaces, len(population), self.cohort
+        )
         for ahead in range(WARM_UP):
-            self.planner.plan(ahead, self.cohort(ahead))
+            plan, _ = self.planner.plan(ahead, self.cohort(ahead))
+        self._blocks = self.engine.fused and isinstance(self._store, RamStore)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
+        self._room = max(1, min(LONGEST, BLOCK // size)) if self._blocks else 1
 
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
         alone = len(self.eligible) == 1
@@ -117,20 +129,32 @@ class Run:
             return DebugEngine(self.algorithm, self.shapes.tags, key, self.population.clients)
         return Engine(self.algorithm, self.shapes.tags, key, mode, cores, alone)
 
-    def _store(self, place: str | Path) -> RamStore | DiskStore:
+    def _make_store(self, place: str | Path) -> RamStore | DiskStore:
         ids = {name: space.ids for name, space in self.spaces.items()}
         if str(place).lower() == "ram":
             return RamStore(self.shapes.make, self.shapes.tags.state, ids)
         return DiskStore(self.shapes.make, self.shapes.tags.state, ids, Path(place))
 
-    def _memory(self) -> PyTree | DiskMemory:
+    def _make_memory(self) -> PyTree | DiskMemory:
         """What clients keep: where the tables are, in device memory or on disk."""
         tags = self.shapes.tags.memory
-        if isinstance(self.store, RamStore) or not jax.tree.leaves(tags):
+        if isinstance(self._store, RamStore) or not jax.tree.leaves(tags):
             return self.shapes.first_memory()
-        shapes, folder = self.shapes, self.store.folder
+        shapes, folder = self.shapes, self._store.folder
         like, counts = shapes.memory_like(), shapes.memory_counts()
         return DiskMemory(tags, like, counts, shapes.first_memory_of, folder)
+
+    @property
+    def store(self) -> RamStore | DiskStore:
+        """Where the state is, after all rounds that were asked for."""
+        self._compute()
+        return self._store
+
+    @property
+    def memory(self) -> PyTree | DiskMemory:
+        """What clients keep between their rounds, likewise."""
+        self._compute()
+        return self._memory
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -146,23 +170,52 @@ class Run:
         return drawn
 
     def rounds(self, count: int) -> Iterator[Report]:
-        """Run ``count`` rounds, one each time the loop asks for the next report."""
-        limited = self.algorithm.noise is not None
-        for _ in range(count):
-            if limited:
-                check_rounds(self.algorithm, self.round + 1)
-            cohort = self.cohort(self.round)
-            plan, traffic = self.planner.plan(self.round, cohort)
-            new = self._introduced(cohort)
-            figures = self._step(plan)
-            self.round += 1
-            report = self._report(traffic, new, figures)
-            self._uncounted.append(report)
-            self._pending.append(report)
-            if len(self._pending) > LAG:
-                self._check(self._pending.popleft())
-            yield report
+        """Run ``count`` rounds, one each time the loop asks for the next report.
+
+        Small rounds are planned, and computed, several at a time.  Whoever looks in between (at a
+        figure of a report, :meth:`params`, ``store``, ``memory``, :meth:`save`) sees the run as it
+        is after the rounds asked for so far, and not a bit differs: a round waits for the next ones
+        only as long as nobody looks."""
+        while count > 0:
+            ahead = self._plan(min(count, self._room))
+            while not ahead.full and self._ahead is ahead:  # else a checkpoint was restored
+                report = ahead.ask()
+                self.round += 1
+                count -= 1
+                self._uncounted.append(report)
+                self._pending.append(report)
+                if ahead.full:
+                    ahead.compute()
+                    while len(self._pending) > max(LAG, self._room):
+                        self._check(self._pending.popleft())
+                yield report
         self.wait()
+
+    def _plan(self, count: int) -> Ahead:
+        """The next rounds, as many of them as fit the same padded sizes.  What one of them may not
+        do is told when it is the first."""
+        self._compute()
+        begun = time.perf_counter()
+        cohorts: list[np.ndarray] = []
+        for round in range(self.round, self.round + count):
+            try:
+                if self.algorithm.noise is not None:
+                    check_rounds(self.algorithm, round + 1)
+                cohorts.append(self.cohort(round))
+            except FedsliceError:
+                if not cohorts:
+                    raise
+                break
+        block = self.planner.block(self.round, cohorts, self._room)
+        moved = self._counter.moved(block.traffic)
+        self._ahead = Ahead(self.round, block, moved, self._step)
+        self.planning += time.perf_counter() - begun
+        return self._ahead
+
+    def _compute(self) -> None:
+        """Hand over all rounds that were asked for."""
+        if self._ahead is not None:
+            self._ahead.compute()
 
     def train(self, count: int, progress: bool = True) -> Report:
         """Run ``count`` rounds with a progress bar and return the last report."""
@@ -192,71 +245,35 @@ class Run:
         for name in self._totals:
             self._totals[name] += getattr(report, name)
 
-    def _report(self, traffic: Traffic, new: int, figures: Figures) -> Report:
-        """What the round moved: bytes as if every invitation and every message had been packed."""
-        wire, clients = self.shapes.wire, traffic.clients
-        down = _sum(wire.down(traffic.rows_down), clients)
-        if self._counting:
-            around = self._around(traffic)
-            down, new = down + clients * around[0], new + clients * around[1]
-        if any(leaf.like.counted for leaf in wire.message.codes):
-
-            def sent(figures: Figures) -> int:
-                items = [np.asarray(each)[:clients].astype(np.int64) for each in figures.items]
-                return new + _sum(wire.up(traffic.rows_up, items), clients)
-
-        else:
-            up = new + _sum(wire.up(traffic.rows_up), clients)
-
-            def sent(figures: Figures) -> int:
-                return up
-
-        return Report(self.round, clients, traffic.examples, down, figures, sent)
-
-    def _around(self, traffic: Traffic) -> tuple[int, int]:
-        """Bytes down and up of a client that go around its message: a secure sum's turns."""
-        if not traffic.clients:
-            return 0, 0
-        message, tables = self.shapes.wire.message, self.model.tables
-        given = Around(
-            traffic.clients,
-            {name: tables[name].rows for name in self.spaces},
-            traffic.union,
-            {name: message.widths.get(name, 0) // 4 for name in self.spaces},
-            message.fixed // 4,
-        )
-        both = [count(given) for count in self._counting]
-        return sum(down for down, _ in both), sum(up for _, up in both)
-
-    def _introduced(self, cohort: np.ndarray) -> int:
-        """Bytes of naming S(i), once, by clients that take part for the first time (Ding et al.
-        2022, algorithm 1, line 5).  After a checkpoint took the run to another round, the cohorts
-        before that one are drawn again: they are a function of the seed."""
-        if self._met_in != self.round:
-            self._met[:] = False
-            for round in range(self.round):
-                self._met[self.cohort(round)] = True
-        new = np.unique(cohort[~self._met[cohort]])
-        self._met[new], self._met_in = True, self.round + 1
-        rows = {name: space.sizes_of(new) for name, space in self.spaces.items()}
-        return _sum(self.shapes.wire.slice(rows), len(new))
-
-    def _step(self, plan: Plan) -> Figures:
-        if isinstance(self.store, RamStore):
-            self.store.state, self.memory, figures = self.engine.in_memory(
-                self.store.state, self.memory, plan
+    def _step(self, plans: Plan, start: int, stop: int) -> Figures:
+        """Compute some of the planned rounds: all in one call where the state is in memory and a
+        round one program."""
+        if self._blocks and isinstance(self._store, RamStore):
+            self._store.state, self._memory, figures = self.engine.several(
+                self._store.state, self._memory, plans, start, stop
             )
             return figures
-        memory, working = self.memory, self.store.take(plan.shared.union)
-        if isinstance(self.memory, DiskMemory):
-            memory, held = self.memory.take({PER_CLIENT: plan.own.place, **plan.own.held})
+        plan = jax.tree.map(lambda leaf: leaf[start], plans)
+        if isinstance(self._store, RamStore):
+            self._store.state, self._memory, figures = self.engine.in_memory(
+                self._store.state, self._memory, plan
+            )
+        else:
+            figures = self._step_on_disk(self._store, plan)
+        return jax.tree.map(lambda leaf: leaf[None], figures)
+
+    def _step_on_disk(self, store: DiskStore, plan: Plan) -> Figures:
+        """A round on rows, and memories, that are taken from files and put back."""
+        memory, working = self._memory, store.take(plan.shared.union)
+        if isinstance(self._memory, DiskMemory):
+            memory, held = self._memory.take({PER_CLIENT: plan.own.place, **plan.own.held})
             plan = plan._replace(own=plan.own._replace(held=held))
         working, memory, figures = self.engine.on_working_set(working, memory, plan)
-        self.store.put(working)
-        if isinstance(self.memory, DiskMemory):
-            self.memory.put(memory)
+        store.put(working)
+        if isinstance(self._memory, DiskMemory):
+            self._memory.put(memory)
         else:
-            self.memory = memory
+            self._memory = memory
         return figures
 
     def remembered(self, drawers: dict[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
@@ -324,9 +341,10 @@ class Run:
         The run must have been set up in the same way: parts with all their rates and functions,
         seed, sampler, engine and data are compared.  Threads may differ, but where vectorised
         clients are divided among them."""
-        where, self.memory, self.log = checkpoint.read(
+        where, self._memory, self.log = checkpoint.read(
             Path(folder), self.identity, self.store, self.memory
         )
+        self._ahead = None
         self.round, self.first_loss = where["round"], where["first_loss"]
         self._totals = dict(where["totals"])
         self._uncounted.clear()
@@ -344,7 +362,7 @@ class Run:
             "sampler": self.sampler.name,
             "work": [work.identity() for work in self.planner.works],
             "rows": "all" if self.planner.whole else self.planner.rows,
-            "store": type(self.store).__name__,
+            "store": type(self._store).__name__,
             "engine": [engine.mode, *([engine.threads] if engine.mode == "vmap" else [])],
             "population": checkpoint.fingerprint(self.population),
             "program": self.shapes.program(),
@@ -399,11 +417,6 @@ class Run:
             raise InputError(
                 f"table {space!r} has rows 0 to {size - 1}, asked for {ids.min()} to {ids.max()}"
             )
-
-
-def _sum(bytes: Any, clients: int) -> int:
-    """Of all clients, whether or not they differ."""
-    return int(bytes.sum()) if isinstance(bytes, np.ndarray) else clients * int(bytes)
 
 
 def simulate(

@@ -1,0 +1,119 @@
+"""Compile once: programs that differ in nothing but their numbers are one program.
+
+A learning rate, a proximal weight, a noise multiplier or a clip is closed over by some part of an
+algorithm, and would be a constant of what is compiled.  Here a function is traced, and constants of
+its operations become arguments: a grid of rates is then one compilation.  No part has to declare
+anything; what is alike is found by comparing the traced operations.
+
+Which constants, :mod:`fedslice.round.constants` says.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedslice.round.constants import Filled, Lifted, lift
+
+MOST = 64  # programs that are kept for others that may be alike
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Compiled:
+    """``fun`` compiled, together with all functions that are the same up to their constants.
+
+    ``donate`` are the numbers of the arguments whose memory may be reused.  With ``around`` (a
+    function of a module) what is compiled is ``around(fun)``, and ``like(*arguments)`` gives
+    arguments of ``fun`` itself.
+
+    >>> import jax.numpy as jnp
+    >>> one, two = (Compiled(lambda x, rate=rate: x - rate * x) for rate in (0.1, 0.2))
+    >>> float(one(jnp.ones(()))), float(two(jnp.ones(())))
+    (0.8999999761581421, 0.800000011920929)
+    >>> one.programs() == two.programs()
+    True
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        donate: Sequence[int] = (),
+        around: Wrap | None = None,
+        like: Callable[..., Any] = lambda *arguments: arguments,
+    ) -> None:
+        self.fun, self.donate, self.around, self.like = fun, tuple(donate), around, like
+        self._known: dict[Hashable, tuple[Callable[..., Any], Any]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """As ``fun(*arguments)``; all of them are arrays."""
+        leaves, tree = jax.tree.flatten(arguments)
+        key = (tree, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        if key not in self._known:
+            with self._lock:
+                if key not in self._known:
+                    self._known[key] = self._find(arguments)
+        program, values = self._known[key]
+        return program(values, *arguments)
+
+    def programs(self) -> set[int]:
+        """Names of the programs that were needed so far, one for each shape."""
+        return {id(program) for program, _ in self._known.values()}
+
+    def _find(self, arguments: Any) -> tuple[Callable[..., Any], Any]:
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+        traced, out = jax.make_jaxpr(self.fun, return_shape=True)(*self.like(*shapes))
+        lifted, tree = lift(traced), jax.tree.structure(out)
+        key = (lifted.structure, tree, self.donate, self.around)
+        return _program(key, partial(self._build, lifted, tree)), _packed(lifted.values)
+
+    def _build(self, lifted: Lifted, tree: Any) -> Callable[..., Any]:
+        likes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in lifted.values]
+
+        def whole(values: Any, *arguments: Any) -> Any:
+            def fun(*given: Any) -> Any:
+                filled = Filled(lifted.traced, _unpacked(values, likes))
+                return tree.unflatten(filled(*jax.tree.leaves(given)))
+
+            return (fun if self.around is None else self.around(fun))(*arguments)
+
+        return jax.jit(whole, donate_argnums=tuple(1 + number for number in self.donate))
+
+
+_PROGRAMS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+_LOCK = threading.Lock()
+
+
+def _program(key: Hashable, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """The program of this key, from those that were needed last."""
+    with _LOCK:
+        if key not in _PROGRAMS:
+            _PROGRAMS[key] = build()
+        _PROGRAMS.move_to_end(key)
+        while len(_PROGRAMS) > MOST:
+            _PROGRAMS.popitem(last=False)
+        return _PROGRAMS[key]
+
+
+def _single(value: Any) -> bool:
+    """Most constants are single numbers: they travel as one array."""
+    return value.shape == () and value.dtype == np.float32
+
+
+def _packed(values: Sequence[Any]) -> tuple[Any, list[Any]]:
+    single = np.array([value for value in values if _single(value)], np.float32)
+    return jax.device_put((single, [value for value in values if not _single(value)]))
+
+
+def _unpacked(packed: tuple[Any, list[Any]], likes: Sequence[Any]) -> Iterator[Any]:
+    numbers, others = iter(range(len(packed[0]))), iter(packed[1])
+    for like in likes:
+        if _single(like):
+            number = next(numbers)
+            yield jax.lax.slice(packed[0], [number], [number + 1]).reshape(())
+        else:
+            yield next(others)

@@ -1,0 +1,60 @@
+"""Rounds that were planned together, are asked for one by one, and computed when somebody looks."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from fedslice.round.engine import Figures
+from fedslice.round.plan import Block, Plan
+from fedslice.simulation.counting import Moved
+from fedslice.simulation.report import Report
+
+Step = Callable[[Plan, int, int], Figures]
+"""Computes the rounds from one number to another of a block, and gives the figures of all."""
+
+
+class Ahead:
+    """A block of rounds.  Of its rounds the first ``asked`` have been asked for, and the first
+    ``done`` have been handed to the device."""
+
+    def __init__(self, first: int, block: Block, moved: list[Moved], step: Step) -> None:
+        self.first, self.block, self.moved, self.step = first, block, moved, step
+        self.asked = self.done = 0
+        self._found: list[tuple[int, Figures]] = []  # of each call the end, and its figures
+        self._read: dict[int, Figures] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether all rounds have been asked for."""
+        return self.asked == self.block.rounds
+
+    def ask(self) -> Report:
+        """The next round's report; the round itself is computed by :meth:`compute`, at the latest
+        when a figure is read."""
+        turn = self.asked
+        self.asked += 1
+        traffic, moved = self.block.traffic, self.moved[turn]
+        return Report(
+            self.first + turn + 1,
+            traffic.clients[turn],
+            traffic.examples[turn],
+            moved.down,
+            lambda: self.figures(turn),
+            moved.up,
+        )
+
+    def compute(self) -> None:
+        """Hand all rounds that were asked for to the device, in one call."""
+        if self.done < self.asked:
+            figures = self.step(self.block.plans, self.done, self.asked)
+            self.done = self.asked
+            self._found.append((self.done, figures))
+
+    def figures(self, turn: int) -> Figures:
+        """Of one round; waits for it."""
+        self.compute()
+        call = next(place for place, (stop, _) in enumerate(self._found) if turn < stop)
+        if call not in self._read:
+            self._read[call] = jax.tree.map(np.asarray, self._found[call][1])
+        return jax.tree.map(lambda leaf: leaf[turn], self._read[call])
