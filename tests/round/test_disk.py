@@ -163,7 +163,7 @@ def test_clients_remember_on_disk_what_they_do_in_memory(name: str, tmp_path: Pa
     assert jax.tree.structure(ram.memory) == jax.tree.structure(looked)
     for one, other in zip(jax.tree.leaves(ram.memory), jax.tree.leaves(looked), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
-    met = np.flatnonzero(disk._met)
+    met = np.unique(np.concatenate([disk.cohort(number) for number in range(disk.round)]))
     assert 0 < len(met) < len(people())
     most = {PER_CLIENT: len(met), **{n: s.sizes_of(met).sum() for n, s in disk.spaces.items()}}
     for tag, group in disk.memory.groups.items():

@@ -185,7 +185,7 @@ class Run:
                 self._uncounted.append(report)
                 self._pending.append(report)
                 if ahead.full:
-                    ahead.compute()
+                    self._compute()
                     while len(self._pending) > max(LAG, self._room):
                         self._check(self._pending.popleft())
                 yield report
@@ -213,9 +213,20 @@ class Run:
         return self._ahead
 
     def _compute(self) -> None:
-        """Hand over all rounds that were asked for."""
-        if self._ahead is not None:
-            self._ahead.compute()
+        """Hand over all rounds that were asked for.  If that fails, on a full disk say, those that
+        were not computed are taken back."""
+        ahead = self._ahead
+        if ahead is None:
+            return
+        try:
+            ahead.compute()
+        except Exception:
+            for _ in range(ahead.asked - ahead.done):
+                self.round -= 1
+                self._uncounted.pop()
+                self._pending.pop()
+            self._ahead = None
+            raise
 
     def train(self, count: int, progress: bool = True) -> Report:
         """Run ``count`` rounds with a progress bar and return the last report."""
