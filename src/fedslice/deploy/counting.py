@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 NAME = "heat-journal"
 NOBODY = "0" * 16  # heat comes before there is a program
 _CHANCES = struct.Struct("<2d")
+_noise = jax.jit(whole_noise, static_argnums=2)
 
 
 def collect(
@@ -59,15 +60,16 @@ def collect(
     answer are taken for like the others.
 
     >>> import fedslice as fs, optax
-    >>> from fedslice.deploy import InProcess, Node, register
-    >>> task = fs.tasks.quadratic.example1(clients=40)
+    >>> from fedslice.deploy import InProcess, Node, Program, columns_of, register
+    >>> task = fs.tasks.quadratic.example1(clients=20)
     >>> method, home = fs.recipes.fedavg(task.model, optax.sgd(0.5)), getfixture("tmp_path")
+    >>> program = Program(method, columns_of(task.model, task.train))
     >>> how = fs.privacy.heat.symmetric(3.0)
-    >>> data = {str(i): task.train.subset([i]) for i in range(40)}
-    >>> link = InProcess({i: Node(method, data[i], home / i, heat=how) for i in data})
+    >>> data = {str(i): task.train.subset([i]) for i in range(20)}
+    >>> link = InProcess({i: Node(program, data[i], home / i, heat=how) for i in data})
     >>> heat = collect(link, register(link, task.model), task.model, how)
     >>> heat.clients, heat.release.epsilon == how.epsilon, len(heat.counts("w"))
-    (40, True, 2)
+    (20, True, 2)
     """
     names = [name for name, node in schema.nodes.items() if node.examples]
     if not names:
@@ -167,7 +169,7 @@ def counted(
     vector = {}
     for place, ((name, rows), rank) in enumerate(zip(spaces.items(), ranks, strict=True)):
         own = jax.random.fold_in(key, place)
-        noise = np.array(whole_noise(own, how.error**2 / least, (rows,)))
+        noise = np.array(_noise(own, how.error**2 / least, (rows,)))
         noise[held[name][rank <= last]] += 1
         vector[str(place)] = noise
     return _parts(spaces), vector

@@ -40,7 +40,7 @@ class Stack(NamedTuple):
 
 class Ended(NamedTuple):
     """A round that can be kept: its rows and their state after it, the norm of the update, the mean
-    training loss, and the nonces of the letters whose answers counted."""
+    training loss (nan: not told), and the nonces of the letters whose answers counted."""
 
     unions: Mapping[str, np.ndarray]
     after: State
@@ -208,7 +208,8 @@ class Office:
         working = take(self.tags.state, self.store.state, stack.unions)
         given = working, found, stack.messages, stack.places, np.uint32(round), self.key
         after, size = self.program.finish(*given, stack.sizes)
-        return _sound(working, Ended(stack.unions, after, float(size), _loss(stack)))
+        loss = float("nan") if self.hides else _loss(stack)
+        return _sound(working, Ended(stack.unions, after, float(size), loss))
 
     def conclude(
         self, values: PyTree, clients: int, rows: Mapping[str, np.ndarray], round: int
