@@ -19,9 +19,10 @@ import fedslice as fs
 from fedslice.errors import InputError
 from fedslice.files.mapped import Mapped
 from fedslice.model import Model, Table
+from fedslice.round import mapped
 from fedslice.round.disk import PAST, DiskMemory, DiskStore
 from fedslice.round.engine import PER_CLIENT
-from fedslice.round.mapped import Leaf, MappedRows
+from fedslice.round.mapped import KEPT, Leaf, MappedRows
 
 
 def by_hand(folder: Path) -> DiskStore:
@@ -59,6 +60,33 @@ def test_rows_stand_as_they_were_first_touched(tmp_path: Path) -> None:
     group = store.groups["w"]
     assert group.entries.array[: group.made].tolist() == [3, 1, 0]
     assert float(store.rows(lambda tree: tree, {"w": store.ids["w"]})["b"]) == 7
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1000])
+def test_rows_of_one_client_and_of_many_have_blocks_of_their_own(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row has one place, no block has both kinds, and a checkpoint is written all rows."""
+    monkeypatch.setattr(mapped, "BLOCK", 8 * block)
+    leaf = Leaf("", (), np.dtype(np.int64))
+    rows = MappedRows(
+        tmp_path, "w", 40, [leaf], lambda entries: [entries * 10], lambda entries: entries % 3 == 0
+    )
+    order = np.random.default_rng(0).permutation(40)[:33]
+    for part in np.split(order, [1, 2, 9, 11, 30]):
+        assert rows.take(part)[0].tolist() == (10 * part).tolist()
+    assert rows.made == len(order)
+    places = rows.place[order] - 1
+    assert len(set(places.tolist())) == len(order)
+    kinds = {(place // block, entry % 3 == 0) for place, entry in zip(places, order, strict=True)}
+    assert len({number for number, _ in kinds}) == len(kinds)
+    for kind in (True, False):
+        assert (np.diff(places[(order % 3 == 0) == kind]) > 0).all()  # as they came
+    streams = dict(rows.streams(rows.marked(KEPT)))
+    entries = streams["entries of w"]
+    assert entries.shape == (33,)
+    assert sorted(entries.part(0, 33)) == sorted(order)
+    assert streams["w"].part(5, 20).tolist() == (10 * entries.part(5, 20)).tolist()
 
 
 def test_a_round_sees_what_the_last_one_left_before_it_is_written(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Clients' examples in columns with offsets: client i owns the rows ``offsets[i]:offsets[i + 1]``
 of every column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -161,6 +161,26 @@ class Population:
             name: self.submodels(fields, model.tables[name].rows)
             for name, fields in model.spaces.items()
         }
+
+    def shared(self, model: Model) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+        """For each index space of ``model`` what tells of slots whether several clients hold them.
+
+        >>> from fedslice import Table
+        >>> tables = {"w": Table(rows=9, fields="item")}
+        >>> model = Model(lambda key: {}, lambda p, b: p["w"][b["item"]], tables)
+        >>> people = Population.from_arrays([0, 0, 1], item=[3, 5, 5])
+        >>> people.shared(model)["w"](np.array([0, 1])).tolist()
+        [False, True]
+        """
+
+        def of(name: str, space: Submodels) -> Callable[[np.ndarray], np.ndarray]:
+            kept = self._masses.get((model.tables[name].fields, model.tables[name].rows))
+            if kept is not None and len(kept):
+                return lambda slots: np.asarray(kept[slots, 0] > 1)
+            several = np.bincount(space.slots, minlength=len(space.ids)) > 1
+            return lambda slots: np.asarray(several[slots])
+
+        return {name: of(name, space) for name, space in self.spaces(model).items()}
 
     def heat(self, model: Model, counts: np.ndarray | None = None) -> Heat:
         """How many clients, and how many of their examples, stand behind each row of the model's

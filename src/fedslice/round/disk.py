@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import jax
@@ -21,7 +22,7 @@ import numpy as np
 from fedslice.arrays import PyTree
 from fedslice.files.lock import hold
 from fedslice.round.engine import PER_CLIENT
-from fedslice.round.mapped import Leaf, MappedRows
+from fedslice.round.mapped import Leaf, MappedRows, alone
 from fedslice.round.store import Make, expect, fill, find
 
 PREFIX, LOCK = "rows-", "lock"
@@ -29,10 +30,16 @@ PAST = np.int32(2**31 - 1)  # a place past every end
 
 
 class DiskStore:
-    """The server's state: dense leaves in memory, slots in files of a folder."""
+    """The server's state: dense leaves in memory, slots in files of a folder.  ``shared`` tells of
+    each space which slots several clients hold."""
 
     def __init__(
-        self, make: Make, tags: PyTree, ids: Mapping[str, np.ndarray], folder: Path
+        self,
+        make: Make,
+        tags: PyTree,
+        ids: Mapping[str, np.ndarray],
+        folder: Path,
+        shared: Mapping[str, Callable[[np.ndarray], np.ndarray]] = MappingProxyType({}),
     ) -> None:
         self.folder, lock = _own_folder(folder)
         weakref.finalize(self, _clear, self.folder, lock)
@@ -47,6 +54,7 @@ class DiskStore:
                 len(ids[name]),
                 leaves_of(tags, first, name, 1),
                 partial(self._first, name),
+                shared.get(name, alone),
             )
             for name in ids
         }

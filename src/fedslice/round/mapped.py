@@ -2,13 +2,15 @@
 
 Of ``count`` entries that there may be (slots of a table, clients, rows of clients) those that some
 round has touched stand in memory-mapped files, one after the other as they came, and nothing stands
-for the others.  So what is taken of the disk follows what was trained, and rows that were first
-touched together, as those that one client alone holds, stay together: a round over 5,000 rows of
-10^8 then reads a few hundred pages, not 5,000.
+for the others.  So what is taken of the disk follows what was trained, and rows that one client
+alone holds, which are touched together, stand together.  Rows that several hold have blocks of
+their own: they are few, so their pages stay in memory and are written back once for many rounds.
+A round over 10,000 rows of 10^8 then meets a few hundred cold pages, not 10,000.
 
 Each row has a mark: whether it changed since the last checkpoint, or since the last snapshot.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from fedslice.errors import CheckpointError
 from fedslice.files.mapped import Mapped
 from fedslice.files.streamed import KINDS, Reader, Stream, spans
 
+BLOCK = 1 << 18  # bytes of a leaf's rows that follow each other
 KEPT, LOGGED, NEW = 0, 1, 2  # in the snapshot; changed since it, and in its log; changed since then
 
 
@@ -28,6 +31,11 @@ class Leaf(NamedTuple):
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+
+def alone(entries: np.ndarray) -> np.ndarray:
+    """No entry is shared."""
+    return np.zeros(len(entries), bool)
 
 
 class Late(NamedTuple):
@@ -41,7 +49,8 @@ class Late(NamedTuple):
 
 class MappedRows:
     """The row-shaped leaves of one index space.  ``make(entries)`` gives their first values, leaf
-    by leaf; the same entry always gets the same.
+    by leaf; the same entry always gets the same.  ``shared(entries)`` tells those that are touched
+    by several clients, as far as it is known.
 
     >>> tenfold = lambda entries: [10 * entries.astype(np.int32)]
     >>> leaf = Leaf("w", (), np.dtype(np.int32))
@@ -60,30 +69,36 @@ class MappedRows:
         count: int,
         leaves: Sequence[Leaf],
         make: Callable[[np.ndarray], Sequence[np.ndarray]],
+        shared: Callable[[np.ndarray], np.ndarray] = alone,
     ) -> None:
-        self.name, self.count, self.leaves, self.make = name, count, leaves, make
-        self.folder, self.made = folder, 0
+        self.name, self.count, self.leaves = name, count, leaves
+        self.make, self.shared, self.folder = make, shared, folder
+        widest = max(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        self.block = max(1, BLOCK // max(1, widest))
+        self.made = self.top = 0  # rows; places, with what is left of the last block of either kind
+        self.ends = [(0, 0), (0, 0)]
+        room = count + 2 * self.block
         folder.mkdir(exist_ok=True)
 
-        def file(what: str, dtype: Any, *shape: int) -> Mapped:
-            return Mapped(folder / f"{name.replace('/', '_')}-{what}.bin", dtype, (count, *shape))
+        def file(what: str, dtype: Any, rows: int, *shape: int) -> Mapped:
+            return Mapped(folder / f"{name.replace('/', '_')}-{what}.bin", dtype, (rows, *shape))
 
-        place = file("place", np.int32)  # of each entry one past its place; zero: it has none
+        place = file("place", np.int32, count)  # of each entry one past its place; zero: none
         place.reserve(count)
         self.place = place.array
-        self.entries = file("entries", np.int32)  # the entry at each place
-        self.marks = np.zeros(count, np.uint8)  # by place
-        self.late = np.zeros(count, np.int32)  # one past a place's number in what is still to come
+        self.entries = file("entries", np.int32, room)  # the entry at each place
+        self.marks = np.zeros(room, np.uint8)  # by place
+        self.late = np.zeros(room, np.int32)  # one past a place's number in what is still to come
         self._taken: tuple[np.ndarray, list[np.ndarray]] = np.zeros(0, np.int32), []
         self._late: Late | None = None
         self.files = [
-            file(f"leaf-{number}", leaf.dtype, *leaf.shape) for number, leaf in enumerate(leaves)
+            file(f"leaf-{n}", leaf.dtype, room, *leaf.shape) for n, leaf in enumerate(leaves)
         ]
         self._reserve(min(count, 1))
 
     def anew(self, folder: Path) -> "MappedRows":
         """The same without any rows yet."""
-        return MappedRows(folder, self.name, self.count, self.leaves, self.make)
+        return MappedRows(folder, self.name, self.count, self.leaves, self.make, self.shared)
 
     @property
     def width(self) -> int:
@@ -158,14 +173,29 @@ class MappedRows:
     def _append(self, entries: np.ndarray, rows: Sequence[np.ndarray], mark: int) -> np.ndarray:
         """Rows of new entries at the next places.  The disk may be full: before anything changes,
         then."""
-        self._reserve(self.made + len(entries))
-        span = slice(self.made, self.made + len(entries))
+        places = self._next(self.shared(entries))
         for file, new in zip(self.files, rows, strict=True):
-            file.array[span] = new
-        self.entries.array[span], self.marks[span] = entries, mark
-        places = np.arange(span.start, span.stop, dtype=np.int32)
+            file.array[places] = new
+        self.entries.array[places], self.marks[places] = entries, mark
         self.place[entries] = places + 1
-        self.made = span.stop
+        self.made += len(entries)
+        return places
+
+    def _next(self, shared: np.ndarray) -> np.ndarray:
+        """The next places for rows of either kind: in its last block, and in new ones."""
+        top, ends, places = self.top, list(self.ends), np.empty(len(shared), np.int32)
+        for kind, (start, stop) in enumerate(self.ends):
+            which = np.flatnonzero(shared == kind)
+            run, left = np.arange(start, start + len(which)), stop - start
+            if (more := len(which) - left) > 0:
+                run[left:] += top - stop
+                size = -(-more // self.block) * self.block
+                start, stop, top = top + more, top + size, top + size
+            else:
+                start += len(which)
+            ends[kind], places[which] = (start, stop), run
+        self._reserve(top)
+        self.top, self.ends = top, ends
         return places
 
     def _reserve(self, rows: int) -> None:
@@ -179,7 +209,7 @@ class MappedRows:
         self.settle()
         if least == KEPT:
             return None
-        return np.flatnonzero(self.marks[: self.made] >= least)
+        return np.flatnonzero(self.marks[: self.top] >= least)
 
     def streams(self, places: np.ndarray | None) -> Iterator[tuple[str, Stream]]:
         """Entries and leaves at these places, to be written."""
@@ -187,7 +217,7 @@ class MappedRows:
 
         def stream(array: np.ndarray) -> Stream:
             def part(start: int, stop: int) -> np.ndarray:
-                return array[start:stop] if places is None else array[places[start:stop]]
+                return array[self._all(start, stop) if places is None else places[start:stop]]
 
             return Stream(array.dtype, (rows, *array.shape[1:]), part)
 
@@ -195,9 +225,16 @@ class MappedRows:
         for leaf, file in zip(self.leaves, self.files, strict=True):
             yield f"{self.name}{leaf.path}", stream(file.array)
 
+    def _all(self, start: int, stop: int) -> np.ndarray:
+        """The places of some rows when all are counted through: blocks are full but for two."""
+        places = np.arange(start, stop)
+        for begin, end in sorted(self.ends):
+            places[places >= begin] += end - begin
+        return places
+
     def saved(self, whole: bool) -> None:
         """All rows are in a checkpoint now; ``whole``: in its snapshot."""
-        marks = self.marks[: self.made]
+        marks = self.marks[: self.top]
         if whole:
             marks[:] = KEPT
         else:

@@ -133,7 +133,8 @@ class Run:
         ids = {name: space.ids for name, space in self.spaces.items()}
         if str(place).lower() == "ram":
             return RamStore(self.shapes.make, self.shapes.tags.state, ids)
-        return DiskStore(self.shapes.make, self.shapes.tags.state, ids, Path(place))
+        shared = {} if self.planner.whole else self.population.shared(self.model)
+        return DiskStore(self.shapes.make, self.shapes.tags.state, ids, Path(place), shared)
 
     def _make_memory(self) -> PyTree | DiskMemory:
         """What clients keep: where the tables are, in device memory or on disk."""

@@ -63,7 +63,7 @@ def level(rows: Sequence[MappedRows], before: Sequence[Segment]) -> int:
     """Which rows the next segment has: ``NEW`` ones, all that were ``LOGGED``, or all."""
     if not before:
         return KEPT
-    new = sum(np.count_nonzero(g.marks[: g.made] == NEW) * g.width for g in rows)
+    new = sum(np.count_nonzero(g.marks[: g.top] == NEW) * g.width for g in rows)
     log = sum(int(each["seal"].split()[0]) for each in before[1:])
     if new + log > max(SMALL, sum(group.made * group.width for group in rows)):
         return KEPT
