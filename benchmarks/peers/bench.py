@@ -131,6 +131,7 @@ def run(contestant, workload, setting, options):
     for old in (result, raw, result.with_suffix(".npz")):
         old.unlink(missing_ok=True)
     found = {"contestant": contestant.name, "workload": workload, "setting": setting}
+    found["load"] = os.getloadavg()[0]  # what else the machine does, and the run before
     try:
         python = make(contestant.environment, options.envs) if contestant.environment else None
         command = [str(python or sys.executable), str(HERE / contestant.program)]
