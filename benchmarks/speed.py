@@ -5,6 +5,7 @@ The contestants take turns in short blocks, so that a slow moment of the machine
 medians of blocks."""
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -117,18 +118,38 @@ def scaling(blocks):
         print(f"V = {name:<8}{value:>8.3f} ms{value / found['10^4']:>8.2f}x")
 
 
+def shell(arguments, folder):
+    """Seconds of a command, with start-up and generated data; what it compiles is kept in the
+    folder."""
+    command = [sys.executable, "-m", "fedslice.cli.main", *arguments, "--synthetic"]
+    start = time.perf_counter()
+    subprocess.run(
+        [*command, "--out", tempfile.mkdtemp(dir=folder)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "FEDSLICE_COMPILED": f"{folder}/compiled"},
+    )
+    return time.perf_counter() - start
+
+
 def whole_process():
+    run = ["run", "movielens-lr", "--rounds", "1000", "--eval-every", "1000"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "fedslice.cli.main", "run", "movielens-lr", "--synthetic"]
-        start = time.perf_counter()
-        subprocess.run(
-            [*command, "--rounds", "1000", "--eval-every", "1000", "--out", f"{folder}/run"],
-            check=True,
+        first, again = (shell(run, folder) for _ in range(2))
+    print(f"\n1,000 rounds from the shell: {first:.1f} s, and {again:.1f} s with what was compiled")
+
+
+def grid():
+    """25 pairs of rates, 3 seeds, 100 rounds each, measured every 10, with the report."""
+    axes = ["client_rate=0.01,0.03,0.1,0.3,0.9", "server_rate=0.3,0.5,0.7,0.9,1.2"]
+    given = [word for axis in axes for word in ("--grid", axis)]
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = shell(
+            ["study", "movielens-lr", "fedsubavg", "--rounds", "100", "--seeds", "3", *given],
+            folder,
         )
-        print(
-            "\n1,000 rounds from the shell, with start-up, data, compilation:"
-            f" {time.perf_counter() - start:.1f} s"
-        )
+    print(f"\n75 runs of 100 rounds, 25 pairs of rates: {seconds:.1f} s in all")
 
 
 if __name__ == "__main__":
@@ -138,3 +159,4 @@ if __name__ == "__main__":
     movielens(options.blocks)
     scaling(options.blocks)
     whole_process()
+    grid()

@@ -234,14 +234,19 @@ def _sums(
 
 
 def _area(score: np.ndarray, label: np.ndarray) -> float:
-    return float(_areas(score, label, np.zeros(len(score), np.int64), 1)[0])
+    """The share of all pairs in which the positive one has the larger score, ties one half: by how
+    many negatives stand below each positive, and how many not above it."""
+    good, bad = np.sort(score[label > 0.5]), np.sort(score[label <= 0.5])
+    if not len(good) or not len(bad):
+        return float("nan")
+    below = np.searchsorted(bad, good) + np.searchsorted(bad, good, side="right")
+    return float(below.sum() / 2 / (len(good) * len(bad)))
 
 
 def _areas(score: np.ndarray, label: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
     """Mann-Whitney for each client: (rank sum of its positives - n1 (n1 + 1) / 2) / (n1 n0), ties
     at mean rank."""
-    # which of two equal scores comes first does not matter, so that the quicker sort will do
-    order = np.lexsort((score, owners)) if clients > 1 else np.argsort(score)
+    order = np.lexsort((score, owners))
     score, label, owners = score[order], label[order] > 0.5, owners[order]
     start = np.searchsorted(owners, np.arange(clients))
     rank = np.arange(1, len(score) + 1) - start[owners]

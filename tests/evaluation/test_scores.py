@@ -56,7 +56,10 @@ def test_pooled_and_by_client(run: Any, chunk: int, monkeypatch: pytest.MonkeyPa
 def test_the_short_way_is_the_long_way(run: Any) -> None:
     test = people(seed=5)
     evaluator = Evaluator(run.model, test)
-    assert fs.evaluate(run, test).pooled == evaluator(run.params(evaluator.ids())).pooled
+    whole = evaluator(run.params(evaluator.ids())).pooled
+    assert fs.evaluate(run, test).pooled == whole
+    assert evaluator.pooled(run.params(evaluator.ids())) == whole
+    assert evaluator.pooled(run.params(evaluator.ids()), ["loss"]) == {"loss": whole["loss"]}
 
 
 def test_an_evaluator_follows_the_training() -> None:
