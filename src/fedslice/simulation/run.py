@@ -4,7 +4,7 @@ A run is a pure function of its parts and its seed.  The host plans round r + 1 
 computes round r, and reports are read only when somebody looks, so nothing waits for anything."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -87,18 +87,7 @@ class Run:
         data = Population(columns, population.offsets, population.clients)
         key = jax.random.key(seed)
         self.shapes = Shapes(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
-        self.planner = Planner(
-            population,
-            self.spaces,
-            works(algorithm),
-            seed,
-            rows=rows if rows in ("touched", "held") else algorithm.client.rows,
-            memory=bool(jax.tree.leaves(self.shapes.tags.memory)),
-            fields=fields,
-            repeats=sampler.by_examples,
-            whole=rows == "all",
-            answers=algorithm.answers,
-        )
+        self.planner = self._planner(rows, fields)
         check_query(self.planner.works, self.planner.pools)
         self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
         self.store = self._store(store)
@@ -108,6 +97,20 @@ class Run:
         self._met_in = 0  # in how many rounds
         for ahead in range(WARM_UP):
             self.planner.plan(ahead, self.cohort(ahead))
+
+    def _planner(self, rows: str | None, fields: Iterable[str]) -> Planner:
+        return Planner(
+            self.population,
+            self.spaces,
+            works(self.algorithm),
+            self.seed,
+            rows=rows if rows in ("touched", "held") else self.algorithm.client.rows,
+            memory=bool(jax.tree.leaves(self.shapes.tags.memory)),
+            fields=fields,
+            repeats=self.sampler.by_examples,
+            whole=rows == "all",
+            answers=self.algorithm.answers,
+        )
 
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
         alone = len(self.eligible) == 1
@@ -440,6 +443,12 @@ def simulate(
     >>> [report.round for report in run.rounds(2)]
     [1, 2]
     """
+    rows = checked(algorithm, sampler, rows, seed)
+    return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)
+
+
+def checked(algorithm: Algorithm, sampler: Sampler, rows: str | None, seed: int) -> str | None:
+    """Refuse what cannot be simulated; which rows a round goes over."""
     if rows not in (None, "touched", "held", "all"):
         raise InputError(f"rows={rows!r}: use 'touched', 'held' or 'all'")
     if not isinstance(sampler, Sampler):
@@ -456,7 +465,6 @@ def simulate(
             f"rows={rows!r}: noise on some rows alone would name them, and the clients that hold"
             " them; with differential privacy a round goes over all rows, so leave rows out"
         )
-    rows = "all" if whole else rows
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
-    return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)
+    return "all" if whole else rows
