@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedslice.cluster.rowwise import rowwise
+from fedslice.cluster.rowwise import ANY, rowwise
 from fedslice.reduce.total import LARGE
-from fedslice.cluster.shard import message_tags
+from fedslice.cluster.shard import message_of, parts_of, total_tags
 from fedslice.cluster.pieces import split
 from fedslice.round.protocol import Invitation, conclude, offered
 from fedslice.round.shapes import Shapes
@@ -60,7 +60,7 @@ def _asked(algorithm: Algorithm, shapes: Shapes) -> Layout:
     sizes = {name: ROWS + 2 * place for place, name in enumerate(shapes.spaces)}
     trees = jax.eval_shape(lambda: shapes.trees(sizes))
     state, tags = trees.state, shapes.tags
-    total = _total(trees.arrived)
+    total = parts_of(_total(trees.arrived))
     key = jax.eval_shape(lambda: jax.random.key(0))
     told = rowwise(
         lambda state: offered(algorithm, state), (state,), (tags.state,), tags.invitation, sizes
@@ -68,27 +68,29 @@ def _asked(algorithm: Algorithm, shapes: Shapes) -> Layout:
     if told.reason:
         return Layout(f"what clients are told of a row hangs on others: {told.reason}")
 
-    def step(state: State, total: Message, key: Any) -> State:
-        return conclude(algorithm, state, (), total, key)[0]
+    def step(state: State, total: PyTree, key: Any) -> tuple[State, Any]:
+        return conclude(algorithm, state, (), message_of(total), key)
 
-    given = (tags.state, message_tags(tags), "")
-    found = rowwise(step, (state, total, key), given, tags.state, sizes)
+    given = (tags.state, total_tags(tags), "")
+    found = rowwise(step, (state, total, key), given, (tags.state, ANY), sizes)
     if found.reason:
         return Layout(f"the server's step looks at all rows at once: {found.reason}")
     many = len(jax.tree.leaves(tags.state))
-    before, after = ([n for n in found.reads if n < many], [n - many for n in found.reads])
-    totals = _dense(message_tags(tags), [n for n in after if n >= 0])
-    update = len(split(tags.values["update"], total.update)[1])
-    if any(n < update for n in totals):
+    paths = jax.tree_util.tree_leaves_with_path(total[0])  # of all values, which come first
+    update = {many + n for n, (path, _) in enumerate(paths) if path[0].key == "update"}
+    if found.reads & update:
         return Layout("the step of rows reads the update of dense leaves")
-    sent, kept = split(tags.values, {"update": total.update, **total.extra})
+    reads = found.reads | found.beside - update  # their update's norm is of rows alone
+    before = [n for n in reads if n < many]
+    totals = _dense(total_tags(tags), [n - many for n in reads if n >= many])
+    sent, kept = split(tags.values, total[0])
     return Layout(
         "",
         _dense(tags.state, told.reads),
         _dense(tags.state, before),
         totals,
         *map(tuple, split(tags.state, state)),
-        tuple(split(message_tags(tags), total)[1]),
+        tuple(split(total_tags(tags), total)[1]),
         tuple(sent),
         tuple(leaf.size >= LARGE for leaf in kept),
     )

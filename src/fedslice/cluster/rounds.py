@@ -26,7 +26,7 @@ import numpy as np
 from fedslice.cluster.layout import Layout
 from fedslice.cluster.part import Small, Told
 from fedslice.cluster.pieces import home, join, sorted_by_home, spaces_of, split
-from fedslice.cluster.shard import message_tags
+from fedslice.cluster.shard import parts_of, total_tags
 from fedslice.cluster.shares import Range, cuts
 from fedslice.cluster.team import Team
 from fedslice.reduce.total import LARGE
@@ -229,7 +229,7 @@ class Sharded(Rounds):
 
     def _summed(self, messages: Message) -> list[Any]:
         total = gather(self.algorithm, self.tags.values, messages, self._nowhere())
-        return split(message_tags(self.tags), total)[1]
+        return split(total_tags(self.tags), parts_of(total))[1]
 
     def _nowhere(self) -> Stacked:
         """Rows that belong to no place."""

@@ -31,6 +31,9 @@ EACH = frozenset(
 """Operations that act on each entry of their first axis by itself."""
 
 
+ANY = "/any"  # of an outcome that may be mixed; no table's name
+
+
 class Seen(NamedTuple):
     """What is known of a value: the space whose rows it has, the dense inputs that it reads, and
     why it is mixed, if it is."""
@@ -41,11 +44,12 @@ class Seen(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The dense inputs, by their numbers, that rows of the outcome read; or why it does not go row
-    by row."""
+    """The inputs, by their numbers, that rows of the outcome read, and that its values of any kind
+    do, if they are dense; or why it does not go row by row."""
 
-    reads: frozenset[int]
-    reason: str
+    reads: frozenset[int] = frozenset()
+    beside: frozenset[int] = frozenset()
+    reason: str = ""
 
 
 def rowwise(
@@ -56,13 +60,14 @@ def rowwise(
     sizes: Mapping[str, int],
 ) -> Found:
     """Ask ``function(*inputs)``, whose leaves have the spaces ``tags`` and its results ``outcome``
-    (``""``: dense).  ``sizes`` are the rows in ``inputs``, numbers that no other axis has.
+    (``""``: dense, ``ANY``: of any kind).  ``sizes`` are the rows in ``inputs``, numbers that no
+    other axis has.
 
     >>> import jax.numpy as jnp
     >>> table, rate = jnp.zeros((1009, 4)), jnp.ones(())
     >>> step = lambda table, rate: table - rate * table / (1 + jnp.abs(table))
     >>> rowwise(step, (table, rate), ("item", ""), "item", {"item": 1009})
-    Found(reads=frozenset({1}), reason='')
+    Found(reads=frozenset({1}), beside=frozenset(), reason='')
     >>> norm = lambda table, rate: table / jnp.sqrt(jnp.sum(table**2))
     >>> rowwise(norm, (table, rate), ("item", ""), "item", {"item": 1009}).reason
     'reduce_sum over all rows'
@@ -73,14 +78,17 @@ def rowwise(
         for place, tag in enumerate(jax.tree.leaves(tuple(tags)))
     ]
     seen = _walk(traced.jaxpr, given, {size: name for name, size in sizes.items()})
-    reads: frozenset[int] = frozenset()
+    found = Found()
     for tag, value in zip(jax.tree.leaves(outcome), seen, strict=True):
-        if value.mixed:
-            return Found(frozenset(), value.mixed)
-        if value.space != tag:
-            return Found(frozenset(), "rows in a value that is dense")
-        reads |= value.reads if tag else frozenset()
-    return Found(reads, "")
+        if tag == ANY:
+            found = found._replace(beside=found.beside | value.reads)
+        elif value.mixed:
+            return Found(reason=value.mixed)
+        elif value.space != tag:
+            return Found(reason="rows in a value that is dense")
+        elif tag:
+            found = found._replace(reads=found.reads | value.reads)
+    return found
 
 
 def _walk(jaxpr: Any, given: Sequence[Seen], spaces: Mapping[int, str]) -> list[Seen]:

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedslice.cluster.part import Push
 from fedslice.cluster.pieces import Room, Slots, join, padded, spaces_of, split
 from fedslice.reduce.total import sum_rows
-from fedslice.round.protocol import SERVER, Invitation, Tags, conclude, key_of, offered
+from fedslice.round.protocol import SERVER, Tags, conclude, key_of, offered
 from fedslice.round.shapes import first_state
 from fedslice.types import Algorithm, Array, ClientReport, Key, Message, PyTree
 
@@ -62,7 +61,8 @@ class Shard:
             name: np.unique(np.concatenate([each[name] for each in wanted])) for name in self.names
         }
         rows, _ = self._taken(union)
-        leaves = [np.asarray(leaf) for leaf in self.told(rows, dict(dense))]
+        told, _ = self.told(rows, self._filled(self.given.state, dense))
+        leaves = [np.asarray(leaf) for leaf in told]
         named = list(zip(spaces_of(self.tags.invitation), leaves, strict=True))
         return [
             [leaf[np.searchsorted(union[name], each[name])] for name, leaf in named]
@@ -89,9 +89,8 @@ class Shard:
             spaces_of(self.tags.values), *(each.values for each in pushed), strict=True
         ):
             values.append(padded(np.concatenate(leaves), len(places[name])))
-        after, size = self.stepped(
-            rows, dict(state), dict(total), values, places, np.uint32(round), self.key
-        )
+        given = self._filled(self.given.state, state), self._filled(self.given.total, total)
+        after, _, size = self.stepped(rows, *given, values, places, np.uint32(round), self.key)
         cut = zip(self.spaces, after, strict=True)
         kept = [np.asarray(leaf)[: len(union[name])] for name, leaf in cut]
         self.pending = (round, union, kept)
@@ -104,40 +103,39 @@ class Shard:
         each = zip(self.spaces, self.rows, strict=True)
         return [padded(leaf[places[name]], sizes[name]) for name, leaf in each], sizes
 
-    def _told(self, rows: list[Array], dense: Given) -> list[Array]:
-        state = self._filled(self.tags.state, rows, dense, self.given.state)
-        told = offered(self.given.algorithm, state)
-        return split(self.tags.invitation, Invitation(*told))[0]
+    # Both programs are those of one process, with zeros in dense leaves that no row reads, and with
+    # results that nobody reads: left out, the compiler would arrange the rest otherwise, and a row
+    # could differ in its last bit.
+
+    def _told(self, rows: list[Array], dense: list[Array]) -> tuple[list[Array], list[Array]]:
+        told = offered(self.given.algorithm, join(self.tags.state, rows, dense))
+        return split(self.tags.invitation, told)
 
     def _stepped(
         self,
         rows: list[Array],
-        dense: Given,
-        totals: Given,
+        dense: list[Array],
+        totals: list[Array],
         values: list[Array],
         places: dict[str, Array],
         round: Array,
         key: Key,
-    ) -> tuple[list[Array], Array]:
+    ) -> tuple[list[Array], list[Array], Array]:
         sizes = {name: leaf.shape[0] for name, leaf in zip(self.spaces, rows, strict=True)}
         each = zip(spaces_of(self.tags.values), values, strict=True)
         sums = [sum_rows(leaf[None], places[name], sizes[name]) for name, leaf in each]
-        tags = message_tags(self.tags)
-        total = self._filled(tags, sums, totals, self.given.total)
-        state = self._filled(self.tags.state, rows, dense, self.given.state)
+        total = message_of(join(total_tags(self.tags), sums, totals))
+        state = join(self.tags.state, rows, dense)
         own_key = key_of(key, round, SERVER)
         after, size = conclude(self.given.algorithm, state, (), total, own_key)
-        return split(self.tags.state, after)[0], size
+        return *split(self.tags.state, after), size
 
-    def _filled(
-        self, tags: PyTree, rows: Sequence[Array], dense: Given, likes: Sequence[Any]
-    ) -> PyTree:
-        """A tree with zeros for the dense leaves that no row reads."""
-        blank = [
-            dense[place] if place in dense else jnp.zeros(like.shape, like.dtype)
+    def _filled(self, likes: Sequence[Any], given: Given) -> list[Any]:
+        """Dense leaves, zeros for those that no row reads."""
+        return [
+            given[place] if place in given else np.zeros(like.shape, like.dtype)
             for place, like in enumerate(likes)
         ]
-        return join(tags, rows, blank)
 
     # -- keeping -----------------------------------------------------------------------------------
 
@@ -172,8 +170,18 @@ class Shard:
         self.rows = self._first() if leaves is None else [np.array(leaf) for leaf in leaves]
 
 
-def message_tags(tags: Tags) -> Message:
-    """Which leaves of the sum of all messages are rows."""
-    extra = dict(tags.values)
-    report = ClientReport("", "", "", "", "")  # type: ignore[arg-type]
-    return Message(extra.pop("update"), "", report, extra)  # type: ignore[arg-type]
+def total_tags(tags: Tags) -> PyTree:
+    """Which leaves of the sum of all messages are rows: of (values, weight, report)."""
+    return tags.values, "", ClientReport("", "", "", "", "")  # type: ignore[arg-type]
+
+
+def parts_of(total: Message) -> PyTree:
+    """The sum of all messages in this order."""
+    return {"update": total.update, **total.extra}, total.weight, total.report
+
+
+def message_of(parts: PyTree) -> Message:
+    """And back."""
+    values, weight, report = parts
+    extra = dict(values)
+    return Message(extra.pop("update"), weight, report, extra)
