@@ -25,15 +25,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedslice import cluster
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
 from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line, as_json, parsed
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped, Stopping
+from fedslice.cluster.crew import Crew
 from fedslice.data.devices import Devices
 from fedslice.errors import DivergedError, InputError
 from fedslice.evaluation.cost import Cost
@@ -74,6 +77,7 @@ class Experiment:
     devices: Devices | None = None  # whose time is estimated; None: the published ones
     privacy: str = ""
     cost: Cost | None = None
+    crew: Crew | None = None  # None: this process
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -234,15 +238,14 @@ class Experiment:
         sampler = method.sampler(self.settings, self.task)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
-        return simulate(
-            algorithm,
-            population,
-            sampler=sampler,
-            seed=self.seed,
-            engine=engine,
-            threads=self.settings.threads or None,
-            store=self.store,
-        )
+        given: Any = {"sampler": sampler, "seed": self.seed, "engine": engine, "store": self.store}
+        if self.crew is None:
+            threads = self.settings.threads or None
+            return simulate(algorithm, population, threads=threads, **given)
+        run = cluster.simulate(algorithm, population, crew=self.crew, **given)
+        if run.layout.reason:
+            self.tell(f"the driver has the tables: {run.layout.reason}")
+        return run
 
     def _identity(self, scorer: Scorer) -> Line:
         return {

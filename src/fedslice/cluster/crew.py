@@ -1,9 +1,9 @@
 """Who does the work: objects elsewhere, called by name, whose results are handed on unread.
 
-A crew starts objects, calls their methods and gets results.  What a call gives is a *promise*, which
-may be an argument of further calls: results then go from one object to another and never pass the
-driver.  :class:`Here` has all of them in this process, for tests and for looking at what a cluster
-would do; :mod:`fedslice.cluster.rays` has them on the machines of a Ray cluster.
+A crew starts objects, calls their methods and gets results.  What a call gives is a *promise*,
+which may be an argument of further calls: results then go from one object to another and never pass
+the driver.  :class:`Here` has all of them in this process, for tests and for looking at what a
+cluster would do; :mod:`fedslice.cluster.rays` has them on the machines of a Ray cluster.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,6 +88,15 @@ class Here:
 
     def close(self) -> None:
         """Nothing is left over."""
+
+
+def here(workers: int = 2, shards: int = 2, threads: int = 1) -> Here:
+    """A crew in this process: slower than no crew, for trying out what a cluster would do.
+
+    >>> here(workers=3).workers
+    3
+    """
+    return Here(workers, shards, threads)
 
 
 LISTS = ("push", "offer")  # methods that give a list of results, one of which may be all

@@ -2,8 +2,8 @@
 
 Shards need a plain sum, one trip, and a server that goes row by row; each is asked of the algorithm
 and of its trace.  Everything else (robust reductions, surveys, norms over a whole update, noise on
-all rows at once, secure sums) has its tables and its server's step with the driver, which gets every
-client's message by itself; its clients train on the workers all the same.
+all rows at once, secure sums) has its tables and its server's step with the driver, which gets
+every client's message by itself; its clients train on the workers all the same.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedslice.cluster.rowwise import ANY, rowwise
-from fedslice.reduce.total import LARGE
-from fedslice.cluster.shard import message_of, parts_of, total_tags
 from fedslice.cluster.pieces import split
-from fedslice.round.protocol import Invitation, conclude, offered
+from fedslice.cluster.rowwise import ANY, rowwise
+from fedslice.cluster.shard import message_of, parts_of, total_tags
+from fedslice.reduce.total import LARGE
+from fedslice.round.protocol import conclude, offered
 from fedslice.round.shapes import Shapes
 from fedslice.types import Algorithm, Message, PyTree, State
 
@@ -98,9 +98,7 @@ def _asked(algorithm: Algorithm, shapes: Shapes) -> Layout:
 
 def _total(message: Message) -> Message:
     """The sum of messages, as it looks: reports stay one for each client."""
-    report = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((COHORT,), jnp.float32), message.report
-    )
+    report = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((COHORT,), jnp.float32), message.report)
     return message._replace(report=report)
 
 

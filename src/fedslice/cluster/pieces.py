@@ -19,7 +19,8 @@ def split(tags: PyTree, tree: PyTree) -> tuple[list[Any], list[Any]]:
     >>> split({"b": "", "w": "item"}, {"b": 1, "w": [2]})
     ([[2]], [1])
     """
-    pairs = list(zip(jax.tree.leaves(tags), jax.tree.structure(tags).flatten_up_to(tree)))
+    leaves = jax.tree.structure(tags).flatten_up_to(tree)
+    pairs = list(zip(jax.tree.leaves(tags), leaves, strict=True))
     return [leaf for tag, leaf in pairs if tag], [leaf for tag, leaf in pairs if not tag]
 
 
@@ -39,8 +40,7 @@ def spaces_of(tags: PyTree) -> list[str]:
 
 
 def home(slots: np.ndarray, shards: int) -> np.ndarray:
-    """The shard of each slot: neighbours apart, for ids that stand together are often hot together.
-    """
+    """The shard of each slot: neighbours apart, for ids that stand together are often hot alike."""
     return slots % shards
 
 

@@ -10,13 +10,20 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedslice.cluster.crew import Lost, check_sizes, sole
 from fedslice.errors import InputError
 
 PATIENCE = 60.0  # seconds in which a member must say that it is there
-OFF = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+CURRENT = Path("/tmp/ray/ray_current_cluster")  # written by ray start
+OFF = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",
+}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # no cluster but that of this machine
 
 
 class Host:
@@ -34,10 +41,10 @@ class Host:
 class Ray:
     """Processes of a Ray cluster; made by :func:`ray`."""
 
-    def __init__(
-        self, address: str | None, workers: int | None, shards: int, threads: int
-    ) -> None:
-        self.ray = _imported()
+    def __init__(self, address: str | None, workers: int | None, shards: int, threads: int) -> None:
+        if address == "auto" and not _running():
+            address = None
+        self.ray = _imported(alone=address is None)
         self.own = _connect(self.ray, address, (workers or 1) * threads)
         cores = int(self.ray.cluster_resources().get("CPU", 1))
         self.workers = max(1, cores // threads) if workers is None else workers
@@ -118,38 +125,38 @@ def ray(
     return Ray(address, workers, shards, threads)
 
 
-def _imported() -> Any:
-    os.environ.update({name: os.environ.get(name, value) for name, value in OFF.items()})
+def _imported(alone: bool) -> Any:
+    """Ray; ``alone`` on this machine, which it reads from the environment when it is imported."""
+    for name, value in {**OFF, **(LOOPBACK if alone else {})}.items():
+        os.environ.setdefault(name, value)
     try:
         import ray as library
     except ImportError as error:
-        raise InputError(
-            "running on a cluster needs Ray: pip install 'fedslice[ray]'"
-        ) from error
+        raise InputError("a cluster needs Ray: pip install 'fedslice[ray]'") from error
     return library
 
 
+def _running() -> bool:
+    """Whether this machine is part of a cluster that ``ray start`` made."""
+    return "RAY_ADDRESS" in os.environ or CURRENT.exists()
+
+
 def _connect(library: Any, address: str | None, cores: int) -> bool:
-    """Join a cluster; True if it was started for this."""
+    """Join a cluster, or start one here; True if it was started."""
     if library.is_initialized():
         return False
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its own coming versions
-        if address is not None:
-            try:
-                library.init(address=address, **quiet)
-                return False
-            except ConnectionError as error:
-                if address != "auto":
-                    raise InputError(
-                        f"no Ray cluster answers at {address}: is it running there (ray start"
-                        " --head), and is this machine a part of it (ray start --address=...)?"
-                    ) from error
-        library.init(
-            num_cpus=max(cores, len(os.sched_getaffinity(0))),
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            **quiet,
-        )
-    return True
+        if address is None:
+            here = max(cores, len(os.sched_getaffinity(0)))
+            library.init(num_cpus=here, include_dashboard=False, **quiet)
+            return True
+        try:
+            library.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError) as error:
+            raise InputError(
+                f"no Ray cluster answers at {address}: is it running there (ray start --head), and"
+                " is this machine a part of it (ray start --address=...)?"
+            ) from error
+    return False

@@ -6,7 +6,7 @@ With the tables in shards:
     who trains where
                               what clients are told  ->  plan, train
     few dense numbers of each client, weights       <-
-                              rows of each client   <-   sums of large dense leaves, worker by worker
+                              rows of each client   <-   sums of large leaves, worker by worker
     sums of all that is dense
     dense leaves step     ->  rows are added, and step
 
@@ -15,12 +15,12 @@ adds them, so neither the number of workers nor that of shards is in the result.
 members do not pass the driver.  Nothing counts before all have answered.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import math
 import numpy as np
 
 from fedslice.cluster.layout import Layout
@@ -29,7 +29,6 @@ from fedslice.cluster.pieces import home, join, sorted_by_home, spaces_of, split
 from fedslice.cluster.shard import parts_of, total_tags
 from fedslice.cluster.shares import Range, cuts
 from fedslice.cluster.team import Team
-from fedslice.reduce.total import LARGE
 from fedslice.round.engine import REPORT, Engine, Figures
 from fedslice.round.plan import Own, Plan, Shared
 from fedslice.round.protocol import Stacked, gather, offered

@@ -204,9 +204,7 @@ class ClusterRun(Run):
         parts = self.guarded(lambda: team.each(team.workers, "memories", team.done))
         found = []
         for place, tag in enumerate(jax.tree.leaves(tags)):
-            leaves = [
-                part[place][: self._size(tag, number)] for number, part in enumerate(parts)
-            ]
+            leaves = [part[place][: self._size(tag, number)] for number, part in enumerate(parts)]
             whole = np.concatenate(leaves)
             found.append(jax.device_put(whole if len(whole) else parts[0][place]))
         return jax.tree.structure(tags).unflatten(found)

@@ -80,9 +80,7 @@ class Shard:
         places, values = {}, []
         for name in self.names:
             known = [np.searchsorted(union[name], each.slots[name]) for each in pushed]
-            where = [
-                place[each.places[name]] for place, each in zip(known, pushed, strict=True)
-            ]
+            where = [place[each.places[name]] for place, each in zip(known, pushed, strict=True)]
             found = np.concatenate(where).astype(np.int32)
             places[name] = padded(found, self.room.of(f"{name} sent", len(found)), sizes[name])
         for name, *leaves in zip(

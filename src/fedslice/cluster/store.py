@@ -1,5 +1,5 @@
-"""Rows in shards, read and restored as those of a :class:`~fedslice.round.store.RamStore`: a run goes
-on from its checkpoint with either."""
+"""Rows in shards, read and restored as those of a :class:`~fedslice.round.store.RamStore`: a run
+goes on from its checkpoint with either."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

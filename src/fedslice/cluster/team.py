@@ -48,7 +48,9 @@ class Team:
     def _share(self, held: Range) -> Share:
         part = cut_out(self.population, held)
         wanted = {field for space in self.spaces.values() for field in space.positions}
-        columns = {n: c for n, c in part.columns.items() if n in self.fields | wanted or self._named(n)}
+        columns = {
+            n: c for n, c in part.columns.items() if n in self.fields | wanted or self._named(n)
+        }
         some = Population(columns, part.offsets, part.clients, {}, part.numbers)
         slots = {
             name: np.arange(len(space.ids))
@@ -88,7 +90,9 @@ class Team:
         """The result of the same call of all members."""
         return self.crew.get([self.crew.call(each, method, *given)[0] for each in members])
 
-    def one_by_one(self, members: Sequence[Member], method: str, given: Callable[[int], Any]) -> None:
+    def one_by_one(
+        self, members: Sequence[Member], method: str, given: Callable[[int], Any]
+    ) -> None:
         """A call of each, with what belongs to it, one after the other: the driver has room for
         one."""
         for number, member in enumerate(members):

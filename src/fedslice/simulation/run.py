@@ -23,6 +23,7 @@ from fedslice.privacy.accounting.account import Guarantee
 from fedslice.privacy.ledger import spent
 from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
+from fedslice.round.devices import DeviceEngine, local_devices
 from fedslice.round.disk import DiskMemory, DiskStore
 from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
 from fedslice.round.plan import Plan, Planner, Traffic
@@ -56,6 +57,7 @@ class Run:
         rows: str | None,
         store: str | Path,
         stop_above: float,
+        devices: int = 1,
     ) -> None:
         self.algorithm, self.population, self.sampler, self.seed = (
             algorithm,
@@ -64,7 +66,7 @@ class Run:
             seed,
         )
         self.model = model = algorithm.client.model
-        self.round, self.stop_above = 0, stop_above
+        self.round, self.stop_above, self.devices = 0, stop_above, devices
         self.log = b""
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
@@ -118,6 +120,9 @@ class Run:
         mode, cores = choose(mode, 1 if alone else threads, self.shapes.numbers, expected)
         if mode == "debug":
             return DebugEngine(self.algorithm, self.shapes.tags, key, self.population.clients)
+        if self.devices != 1:
+            some = local_devices(self.devices)
+            return DeviceEngine(self.algorithm, self.shapes.tags, key, mode, some)
         return Engine(self.algorithm, self.shapes.tags, key, mode, cores, alone)
 
     def _store(self, place: str | Path) -> RamStore | DiskStore:
@@ -420,6 +425,7 @@ def simulate(
     rows: str | None = None,
     store: str | Path = "ram",
     stop_above: float = 10.0,
+    devices: int = 1,
 ) -> Run:
     """Set up a run; nothing is trained yet.
 
@@ -434,7 +440,8 @@ def simulate(
     (noise) falls on all of them.  A round then costs as much as a table has rows.
 
     ``store`` is ``"ram"`` or a folder for memory-mapped tables.  The run stops when the loss stays
-    over ``stop_above`` times the first model's.
+    over ``stop_above`` times the first model's.  So many JAX ``devices`` share the cohort, an equal
+    part each; more machines do with :func:`fedslice.cluster.simulate`.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
@@ -444,7 +451,9 @@ def simulate(
     [1, 2]
     """
     rows = checked(algorithm, sampler, rows, seed)
-    return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)
+    return Run(
+        algorithm, population, sampler, seed, engine, threads, rows, store, stop_above, devices
+    )
 
 
 def checked(algorithm: Algorithm, sampler: Sampler, rows: str | None, seed: int) -> str | None:
