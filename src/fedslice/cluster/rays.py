@@ -8,6 +8,7 @@ listens on the loopback address alone.
 
 import contextlib
 import os
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,9 +60,23 @@ class Ray:
 
     def start(self, kind: Callable[..., Any], *given: Any, busy: bool) -> Any:
         """An actor; Ray chooses the machine, spreading them."""
+        if busy:
+            self._await_cores()
         options = {"num_cpus": self.threads if busy else 0, "scheduling_strategy": "SPREAD"}
         made = self.ray.remote(Host).options(max_restarts=0, max_task_retries=0, **options)
         return made.remote(kind, *given)
+
+    def _await_cores(self) -> None:
+        """Until there are cores for one more worker: those of one that has ended are free a moment
+        later."""
+        end = time.monotonic() + PATIENCE
+        while self.ray.available_resources().get("CPU", 0) < self.threads:
+            if time.monotonic() > end:
+                raise InputError(
+                    f"no {self.threads} cores of the Ray cluster have been free for"
+                    f" {PATIENCE:.0f} s: close other runs on it (run.close()), or add machines"
+                )
+            time.sleep(0.05)
 
     def call(self, member: Any, method: str, *given: Any, returns: int = 1) -> list[Any]:
         """Promises are object references."""

@@ -52,6 +52,7 @@ class ClusterRun(Run):
             self.central = Central(self.team, self.engine)
         self.recovery = Recovery(self._own(), every)
         self.broken = self.behind = False
+        self.reached = 0  # rounds that count: one more than were reported while one is ending
 
     def _team(self) -> Team:
         planner, tags = self.planner, self.shapes.tags
@@ -121,6 +122,7 @@ class ClusterRun(Run):
         capacity = dict(self.planner.capacity)
         self.recovery.sizes[self.round] = capacity
         figures = self.guarded(lambda: self._attempt(plan, capacity, self.round))
+        self.reached = self.round + 1
         if (self.remembers or not self.layout.reason) and self.recovery.due:
             self.guarded(lambda: self.recovery.keep(self._members(), self._own()))
         return figures
@@ -167,7 +169,7 @@ class ClusterRun(Run):
         if self.behind:
             self._resume(self.recovery.go_back(self._members()))
             now = self.planner.capacity
-            for round in range(self._members().done, self.round):
+            for round in range(self._members().done, self.reached):
                 capacity = self.recovery.sizes[round]
                 self.planner.capacity = dict(capacity)
                 plan, _ = self.planner.plan(round, self.cohort(round))
@@ -238,7 +240,7 @@ class ClusterRun(Run):
         """Go on from a checkpoint, of this run or of the same one on one machine."""
         super().restore(folder)
         team = self._members()
-        team.done = self.round
+        team.done = self.reached = self.round
         self.recovery.sizes.clear()
         self.guarded(lambda: self.recovery.keep(team, self._own()))
 
