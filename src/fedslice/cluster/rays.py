@@ -22,6 +22,7 @@ CURRENT = Path("/tmp/ray/ray_current_cluster")  # written by ray start
 OFF = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end starts no second cluster
     "RAY_worker_niceness": "0",
 }
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # no cluster but that of this machine
@@ -114,9 +115,10 @@ class Ray:
         return True
 
     def end(self, member: Any) -> None:
-        """End the actor's process."""
-        with contextlib.suppress(self.ray.exceptions.RayError):
-            self.ray.kill(member, no_restart=True)
+        """End the actor's process, unless it ended with the cluster."""
+        if self.ray.is_initialized():
+            with contextlib.suppress(self.ray.exceptions.RayError):
+                self.ray.kill(member, no_restart=True)
 
     def close(self) -> None:
         """End the cluster, if it was started here."""
