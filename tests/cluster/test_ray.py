@@ -24,7 +24,11 @@ def crew() -> Iterator[Any]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedslice[ray]'")
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)
+    mine = signal.getsignal(signal.SIGTERM)
     made = fs.cluster.ray(workers=2, shards=1)
+    assert signal.getsignal(signal.SIGTERM) is mine  # who saves on SIGTERM still does
+    signal.signal(signal.SIGTERM, handler)
     yield made
     made.close()
     os.environ["PYTHONPATH"] = before

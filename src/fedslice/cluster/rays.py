@@ -8,9 +8,11 @@ listens on the loopback address alone.
 
 import contextlib
 import os
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +160,21 @@ def _running() -> bool:
     return "RAY_ADDRESS" in os.environ or CURRENT.exists()
 
 
+@contextlib.contextmanager
+def _own_handler() -> Iterator[None]:
+    """Ray ends a process that gets SIGTERM; one that wants to save first keeps its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
 def _connect(library: Any, address: str | None, cores: int) -> bool:
     """Join a cluster, or start one here; True if it was started."""
     if library.is_initialized():
         return False
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _own_handler():
         warnings.simplefilter("ignore")  # about its own coming versions
         if address is None:
             here = max(cores, len(os.sched_getaffinity(0)))
