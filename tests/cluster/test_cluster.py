@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from laws import MODEL, RECIPES, sampler_of
+from laws import MODEL, RECIPES, recon, sampler_of
 from nodes import bits
 from problems import ROWS, people
 
@@ -137,6 +137,21 @@ def test_vectorised_clients_do_not_depend_on_the_workers() -> None:
     one, two = (on(Here(workers=workers), engine=2) for workers in (1, 3))
     assert reports(one, 3) == reports(two, 3)
     assert state(one) == state(two)
+
+
+@pytest.mark.parametrize("split", ["time:x", lambda population: np.arange(population.examples) % 2])
+def test_halves_by_a_column_and_by_a_function_of_all(split: Any) -> None:
+    method = recon(recover=fs.Work(steps=2, batch=4), split=split)(MODEL, PEOPLE)
+    local, run = alone(method=method), on(Here(), method=method)
+    assert reports(run, 2) == reports(local, 2)
+    assert state(run) == state(local)
+
+
+def test_tables_on_disk_stay_with_the_driver(tmp_path: Path) -> None:
+    local, run = alone(store=tmp_path), on(Here(), store=tmp_path)
+    assert reports(run, 2) == reports(local, 2)
+    assert state(run) == state(local)
+    assert "disk" in run.layout.reason
 
 
 def test_noise_on_all_rows_is_drawn_by_the_driver() -> None:

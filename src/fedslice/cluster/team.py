@@ -9,7 +9,7 @@ from fedslice.cluster.crew import Crew
 from fedslice.cluster.part import Assignment, Part, Share
 from fedslice.cluster.shard import Shard, Trust
 from fedslice.cluster.shares import Range, cut_out, ranges
-from fedslice.data.halves import assign
+from fedslice.data.halves import Split, assign
 from fedslice.data.population import Population
 from fedslice.data.submodel import Submodels
 
@@ -47,10 +47,11 @@ class Team:
 
     def _share(self, held: Range) -> Share:
         part = cut_out(self.population, held)
-        wanted = {field for space in self.spaces.values() for field in space.positions}
-        columns = {
-            n: c for n, c in part.columns.items() if n in self.fields | wanted or self._named(n)
+        wanted = self.fields | {
+            field for space in self.spaces.values() for field in space.positions
         }
+        wanted |= {_column(work.split) for work in self.works}
+        columns = {name: column for name, column in part.columns.items() if name in wanted}
         some = Population(columns, part.offsets, part.clients, {}, part.numbers)
         slots = {
             name: np.arange(len(space.ids))
@@ -61,13 +62,6 @@ class Team:
         span = slice(self.population.offsets[held.start], self.population.offsets[held.stop])
         halves = {number: each[span] for number, each in self.splits.items()}
         return Share(some, held.start, slots, halves)
-
-    def _named(self, column: str) -> bool:
-        """Whether a split goes by this column."""
-        return any(
-            isinstance(work.split, str) and work.split in ("time", f"time:{column}")
-            for work in self.works
-        )
 
     def _worker(self, number: int) -> Member:
         return self.crew.start(Part, self.given, self.shares[number], busy=True)
@@ -103,3 +97,8 @@ class Team:
         for member in [*self.workers, *self.shards]:
             self.crew.end(member)
         self.workers, self.shards = [], []
+
+
+def _column(split: Split) -> str:
+    """The column that a split goes by, if it goes by one."""
+    return split.removeprefix("time:") if isinstance(split, str) else ""
