@@ -84,12 +84,14 @@ def _asked(algorithm: Algorithm, shapes: Shapes) -> Layout:
     before = [n for n in reads if n < many]
     totals = _dense(total_tags(tags), [n - many for n in reads if n >= many])
     sent, kept = split(tags.values, total[0])
+    rows, dense = split(tags.state, state)
     return Layout(
         "",
         _dense(tags.state, told.reads),
         _dense(tags.state, before),
         totals,
-        *map(tuple, split(tags.state, state)),
+        tuple(rows),
+        tuple(dense),
         tuple(split(total_tags(tags), total)[1]),
         tuple(sent),
         tuple(leaf.size >= LARGE for leaf in kept),

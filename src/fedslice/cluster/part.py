@@ -257,8 +257,8 @@ class Part:
         if leaves is None:
             self.memory = self._first_memory()
             return
-        structure = jax.tree.structure(self.memory)
-        self.memory = structure.unflatten([jax.device_put(np.array(leaf)) for leaf in leaves])
+        given = [jax.device_put(np.array(leaf)) for leaf in leaves]
+        self.memory = jax.tree.unflatten(jax.tree.structure(self.memory), given)
 
 
 def large(stacked: Array) -> bool:

@@ -19,8 +19,8 @@ def split(tags: PyTree, tree: PyTree) -> tuple[list[Any], list[Any]]:
     >>> split({"b": "", "w": "item"}, {"b": 1, "w": [2]})
     ([[2]], [1])
     """
-    leaves = jax.tree.structure(tags).flatten_up_to(tree)
-    pairs = list(zip(jax.tree.leaves(tags), leaves, strict=True))
+    pairs: list[tuple[str, Any]] = []
+    jax.tree.map(lambda tag, leaf: pairs.append((tag, leaf)), tags, tree)
     return [leaf for tag, leaf in pairs if tag], [leaf for tag, leaf in pairs if not tag]
 
 

@@ -132,10 +132,8 @@ class Sharded(Rounds):
         super().__init__(team, engine)
         self.layout = plan
         self.shards = len(team.shards)
-        one = [
-            jnp.zeros((1, *like.shape[1:]), like.dtype) for like in plan.rows
-        ]  # stands for the rows, of which no dense leaf reads any
-        self.blank = one
+        # stands for the rows, of which no dense leaf reads any
+        self.blank = [jnp.zeros((1, *like.shape[1:]), like.dtype) for like in plan.rows]
         self.told = jax.jit(self._told)
         self.summed = jax.jit(self._summed)
 
@@ -143,62 +141,60 @@ class Sharded(Rounds):
         self, dense: list[Any], plan: Plan, capacity: dict[str, int], cohort: np.ndarray
     ) -> tuple[list[Any], Figures]:
         """The state's dense leaves after a round; the shards' rows wait until it counts."""
-        call, shards = self.crew.call, range(self.shards)
-        round, parts = int(plan.shared.round), self.parts(plan, cohort)
+        parts = self.parts(plan, cohort)
         slots = [self._slots(plan, part) for _, part in parts]
-        reads = {n: np.asarray(dense[n]) for n in self.layout.told}
-        offers = [
-            call(
-                self.team.shards[shard],
-                "offer",
-                self.team.done,
-                reads,
-                *(self._of(known, shard) for known in slots),
-                returns=len(parts),
-            )
-            for shard in shards
-        ]
-        common = self.crew.share([np.asarray(leaf) for leaf in self.told(dense)])
-        answers = [
-            call(
-                worker,
-                "push",
-                say,
-                self.shards,
-                common,
-                *(offer[place] for offer in offers),
-                returns=1 + self.shards,
-            )
-            for place, (worker, say) in enumerate(self.tell(plan, capacity, cohort, slots))
-        ]
-        folded = None
-        if any(self.layout.large):
-            for worker, _ in parts:
-                (folded,) = call(worker, "fold", folded)
-        *small, sums = self.crew.get(
-            [*(answer[0] for answer in answers), self.crew.share([]) if folded is None else folded]
-        )
+        offers = self._offers(dense, slots)
+        told = self.tell(plan, capacity, cohort, slots)
+        answers, folded = self._answers(dense, told, offers)
+        *small, sums = self.crew.get([*(answer[0] for answer in answers), folded])
         messages, items = self._messages(small, sums)
+        round = int(plan.shared.round)
+        steps = self._steps(dense, messages, round, answers)
+        after, figures = self._finish(dense, messages, items, round)  # meanwhile
+        values, place = np.array(figures.values), REPORT.index("update_norm")
+        values[place] = math.hypot(values[place], *self.crew.get(steps))
+        return after, Figures(jnp.asarray(values), figures.items)
+
+    def _offers(self, dense: list[Any], slots: Sequence[Any]) -> list[list[Any]]:
+        """Of each shard, promises of the rows for each worker."""
+        reads = {n: np.asarray(dense[n]) for n in self.layout.told}
+        found = []
+        for number, shard in enumerate(self.team.shards):
+            wanted = [self._of(known, number) for known in slots]
+            given = (self.team.done, reads, *wanted)
+            found.append(self.crew.call(shard, "offer", *given, returns=len(wanted)))
+        return found
+
+    def _answers(
+        self, dense: list[Any], told: Sequence[tuple[Any, Told]], offers: Sequence[Sequence[Any]]
+    ) -> tuple[list[list[Any]], Any]:
+        """Of each worker, promises of what it answers: to the driver, then to each shard; and the
+        promise of the sums of large leaves, which go from worker to worker."""
+        common = self.crew.share([np.asarray(leaf) for leaf in self.told(dense)])
+        answers = []
+        for place, (worker, say) in enumerate(told):
+            given = (say, self.shards, common, *(offer[place] for offer in offers))
+            answers.append(self.crew.call(worker, "push", *given, returns=1 + self.shards))
+        if not any(self.layout.large):
+            return answers, self.crew.share([])
+        folded = None
+        for worker, _ in told:
+            (folded,) = self.crew.call(worker, "fold", folded)
+        return answers, folded
+
+    def _steps(
+        self, dense: list[Any], messages: Message, round: int, answers: Sequence[Sequence[Any]]
+    ) -> list[Any]:
+        """Of each shard, the promise of the norm of its rows' update."""
         total = self.summed(messages)
         given = {n: np.asarray(total[n]) for n in self.layout.total}
         before = {n: np.asarray(dense[n]) for n in self.layout.state}
-        steps = [
-            call(
-                self.team.shards[shard],
-                "step",
-                round,
-                before,
-                given,
-                *(answer[1 + shard] for answer in answers),
+        return [
+            self.crew.call(
+                shard, "step", round, before, given, *(answer[1 + number] for answer in answers)
             )[0]
-            for shard in shards
+            for number, shard in enumerate(self.team.shards)
         ]
-        after, figures = self._finish(dense, messages, items, round)
-        sizes = self.crew.get(steps)
-        values = np.array(figures.values)
-        place = REPORT.index("update_norm")
-        values[place] = math.hypot(values[place], *sizes)
-        return after, figures._replace(values=values)
 
     def _slots(self, plan: Plan, part: Range) -> dict[str, np.ndarray]:
         """The rows that a worker's clients read, sorted by shard."""
@@ -224,7 +220,8 @@ class Sharded(Rounds):
         rows = [jnp.zeros((1, 1, *like.shape[1:]), like.dtype) for like in self.layout.sent]
         values = join(self.tags.values, rows, dense)
         update = values.pop("update")
-        return Message(update, stacked.weight, stacked.report, values), stacked.items
+        weight = jnp.asarray(stacked.weight)
+        return Message(update, weight, stacked.report, values), stacked.items
 
     def _summed(self, messages: Message) -> list[Any]:
         total = gather(self.algorithm, self.tags.values, messages, self._nowhere())
@@ -233,7 +230,7 @@ class Sharded(Rounds):
     def _nowhere(self) -> Stacked:
         """Rows that belong to no place."""
         names = self.team.spaces
-        return Stacked({n: np.ones((1, 1), np.int32) for n in names}, dict.fromkeys(names, 1))
+        return Stacked({n: jnp.ones((1, 1), jnp.int32) for n in names}, dict.fromkeys(names, 1))
 
     def _finish(
         self, dense: list[Any], messages: Message, items: Any, round: int

@@ -209,7 +209,7 @@ class ClusterRun(Run):
             leaves = [part[place][: self._size(tag, number)] for number, part in enumerate(parts)]
             whole = np.concatenate(leaves)
             found.append(jax.device_put(whole if len(whole) else parts[0][place]))
-        return jax.tree.structure(tags).unflatten(found)
+        return jax.tree.unflatten(jax.tree.structure(tags), found)
 
     @memory.setter
     def memory(self, given: PyTree) -> None:

@@ -91,4 +91,4 @@ class ShardedStore(RamStore):
 
 def join_paths(tags: PyTree, paths: list[str]) -> PyTree:
     """The path of each leaf, in its place."""
-    return jax.tree.structure(tags).unflatten(paths)
+    return jax.tree.unflatten(jax.tree.structure(tags), paths)
