@@ -147,11 +147,17 @@ def test_halves_by_a_column_and_by_a_function_of_all(split: Any) -> None:
     assert state(run) == state(local)
 
 
-def test_tables_on_disk_stay_with_the_driver(tmp_path: Path) -> None:
-    local, run = alone(store=tmp_path), on(Here(), store=tmp_path)
+def test_workers_open_a_population_that_is_in_a_folder(tmp_path: Path) -> None:
+    """Each reads its own part; nothing of it is sent."""
+    PEOPLE.write(tmp_path / "people")
+    mapped = fs.Population.open(tmp_path / "people")
+    method = RECIPES["scaffold-1"](MODEL, mapped)
+    given: Any = {"sampler": fs.sampling.uniform(4), "engine": "map", "seed": 3}
+    run = fs.cluster.simulate(method, mapped, crew=Here(workers=3), **given)
+    local = alone("scaffold-1")
     assert reports(run, 2) == reports(local, 2)
     assert state(run) == state(local)
-    assert "disk" in run.layout.reason
+    assert all(share.data == mapped.home for share in run.team.shares)
 
 
 def test_noise_on_all_rows_is_drawn_by_the_driver() -> None:

@@ -84,7 +84,10 @@ def test_on_the_command_line(crew: Any, tmp_path: Path, capsys: Any) -> None:
     assert first == second
 
 
-def test_workers_without_a_cluster(capsys: Any) -> None:
-    given = ["run", "movielens-lr", "--synthetic", "--scale", "0.05", "--workers", "2"]
-    assert main(given) == 2
-    assert "say --ray auto" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [(["--workers", "2"], "say --ray auto"), (["--ray", "auto", "--store", "x"], "leave --store")],
+)
+def test_refusals_on_the_command_line(crew: Any, more: list[str], words: str, capsys: Any) -> None:
+    assert main(["run", "movielens-lr", "--synthetic", "--scale", "0.05", *more]) == 2
+    assert words in capsys.readouterr().err

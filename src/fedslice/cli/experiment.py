@@ -238,10 +238,15 @@ class Experiment:
         sampler = method.sampler(self.settings, self.task)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
-        given: Any = {"sampler": sampler, "seed": self.seed, "engine": engine, "store": self.store}
+        given: Any = {"sampler": sampler, "seed": self.seed, "engine": engine}
         if self.crew is None:
             threads = self.settings.threads or None
-            return simulate(algorithm, population, threads=threads, **given)
+            return simulate(algorithm, population, threads=threads, store=self.store, **given)
+        if str(self.store).lower() != "ram":
+            raise InputError(
+                f"--store {self.store} with --ray: on a cluster tables are in the memory of its"
+                " shards, so leave --store out"
+            )
         run = cluster.simulate(algorithm, population, crew=self.crew, **given)
         if run.layout.reason:
             self.tell(f"the driver has the tables: {run.layout.reason}")

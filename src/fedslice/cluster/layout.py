@@ -41,12 +41,10 @@ class Layout(NamedTuple):
     large: tuple[bool, ...] = ()
 
 
-def layout(algorithm: Algorithm, shapes: Shapes, store: str) -> Layout:
+def layout(algorithm: Algorithm, shapes: Shapes) -> Layout:
     """Ask an algorithm where its rows can live."""
     if not shapes.spaces:
         return Layout("the model has no tables")
-    if store != "ram":
-        return Layout("tables on disk stay where the disk is")
     if algorithm.survey is not None:
         return Layout("a survey's mean goes to the clients before they train")
     if not algorithm.reduce.plain:

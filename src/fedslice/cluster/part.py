@@ -8,12 +8,14 @@ that a round can be asked for again after somebody else has failed.
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedslice.cluster.pieces import Room, Slots, home, join, spaces_of, split, spread
+from fedslice.cluster.shares import Range, cut_out
 from fedslice.data.population import Population
 from fedslice.reduce.total import LARGE
 from fedslice.round.engine import Engine, Items
@@ -39,13 +41,19 @@ class Assignment(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The clients of one worker: their data, the place of the first one among all, and for each
-    space the slots of the rows that they hold."""
+    """The clients of one worker: their data, or the folder in which all machines find those of all
+    clients, their range among all, and for each space the slots of the rows that they hold."""
 
-    population: Population
-    first: int
+    data: Population | Path
+    held: Range
     slots: Slots
     splits: dict[int, np.ndarray]  # by number of the work: halves that a function of all drew
+
+    def read(self) -> Population:
+        """The clients, who may be in memory-mapped columns."""
+        if isinstance(self.data, Population):
+            return self.data
+        return cut_out(Population.open(self.data), self.held)
 
 
 class Told(NamedTuple):
@@ -83,8 +91,8 @@ class Part:
     """The worker of a :class:`Share` of the clients."""
 
     def __init__(self, given: Assignment, share: Share) -> None:
-        self.given, self.tags, self.first = given, given.tags, share.first
-        population, model = share.population, given.algorithm.client.model
+        self.given, self.tags, self.first = given, given.tags, share.held.start
+        population, model = share.read(), given.algorithm.client.model
         self.spaces = population.spaces(model)
         if given.whole:
             sizes = {name: model.tables[name].rows for name in self.spaces}

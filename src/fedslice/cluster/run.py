@@ -27,7 +27,7 @@ from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError, RoundError
 from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
 from fedslice.round.plan import Plan, Planner
-from fedslice.round.store import DiskStore, RamStore
+from fedslice.round.store import RamStore
 from fedslice.simulation.run import Run, checked
 from fedslice.types import Algorithm, Key, PyTree
 
@@ -38,6 +38,8 @@ ATTEMPTS = 10  # at the same round before a run gives up
 class ClusterRun(Run):
     """A simulation on a crew; made by :func:`simulate`.  ``layout.reason`` says why its tables are
     with the driver, if they are."""
+
+    store: RamStore  # the tables are in memory: that of the shards, or the driver's
 
     def __init__(self, crew: Crew, every: float, *given: Any) -> None:
         self.crew, self.team = crew, None
@@ -89,7 +91,7 @@ class ClusterRun(Run):
         planner.memory = False
         return planner
 
-    def _first_memory(self) -> PyTree:
+    def _memory(self) -> PyTree:
         return self.shapes.tags.memory  # of no meaning: it is with the workers
 
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
@@ -103,18 +105,16 @@ class ClusterRun(Run):
             self.algorithm, self.shapes.tags, key, TOGETHER if chosen == "vmap" else chosen, 1
         )
 
-    def _store(self, place: str | Path) -> RamStore | DiskStore:
-        self.layout: Layout = layout(self.algorithm, self.shapes, str(place).lower())
-        if self.layout.reason:
-            return super()._store(place)
+    def _store(self, place: str | Path) -> RamStore:
+        self.layout: Layout = layout(self.algorithm, self.shapes)
         ids = {name: space.ids for name, space in self.spaces.items()}
-        return ShardedStore(self.shapes.make, self.shapes.tags.state, ids)
+        kind = RamStore if self.layout.reason else ShardedStore
+        return kind(self.shapes.make, self.shapes.tags.state, ids)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """That of a run on one machine, which can go on from the same checkpoint."""
-        store = "DiskStore" if isinstance(self.store, DiskStore) else "RamStore"
-        return {**super().identity, "store": store}
+        return {**super().identity, "store": RamStore.__name__}
 
     # -- a round -----------------------------------------------------------------------------------
 
@@ -133,15 +133,11 @@ class ClusterRun(Run):
         if isinstance(self.store, ShardedStore):
             given = self.store.dense
             self.store.dense, figures = self.sharded.run(given, plan, capacity, cohort)
-        elif isinstance(self.store, RamStore):
+        else:
             union = plan.shared.union
             working = self.engine.begin(self.store.state, union)
             working, figures = self.central.run(working, plan, capacity, cohort)
             self.store.state = self.engine.end(self.store.state, union, working)
-        else:
-            working = self.store.take(plan.shared.union)
-            working, figures = self.central.run(working, plan, capacity, cohort)
-            self.store.put(plan.shared.union, working)
         team.done = round + 1
         return figures
 
@@ -273,7 +269,6 @@ def simulate(
     seed: int = 0,
     engine: str | int = "auto",
     rows: str | None = None,
-    store: str | Path = "ram",
     stop_above: float = 10.0,
     every: float = EVERY,
 ) -> ClusterRun:
@@ -296,5 +291,5 @@ def simulate(
     """
     rows = checked(algorithm, sampler, rows, seed)
     return ClusterRun(
-        crew, every, algorithm, population, sampler, seed, engine, None, rows, store, stop_above
+        crew, every, algorithm, population, sampler, seed, engine, None, rows, "ram", stop_above
     )

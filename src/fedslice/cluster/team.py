@@ -46,13 +46,6 @@ class Team:
         self.shards: list[Member] = [self._shard(n) for n in range(self.count)]
 
     def _share(self, held: Range) -> Share:
-        part = cut_out(self.population, held)
-        wanted = self.fields | {
-            field for space in self.spaces.values() for field in space.positions
-        }
-        wanted |= {_column(work.split) for work in self.works}
-        columns = {name: column for name, column in part.columns.items() if name in wanted}
-        some = Population(columns, part.offsets, part.clients, {}, part.numbers)
         slots = {
             name: np.arange(len(space.ids))
             if self.whole
@@ -61,7 +54,17 @@ class Team:
         }
         span = slice(self.population.offsets[held.start], self.population.offsets[held.stop])
         halves = {number: each[span] for number, each in self.splits.items()}
-        return Share(some, held.start, slots, halves)
+        return Share(self.population.home or self._data(held), held, slots, halves)
+
+    def _data(self, held: Range) -> Population:
+        """The columns that workers need, of a range of clients."""
+        wanted = self.fields | {
+            field for space in self.spaces.values() for field in space.positions
+        }
+        wanted |= {_column(work.split) for work in self.works}
+        part = cut_out(self.population, held)
+        columns = {name: column for name, column in part.columns.items() if name in wanted}
+        return Population(columns, part.offsets, part.clients, {}, part.numbers)
 
     def _worker(self, number: int) -> Member:
         return self.crew.start(Part, self.given, self.shares[number], busy=True)
