@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optax
 import pytest
 
 import fedslice as fs
@@ -47,6 +48,6 @@ def test_two_devices_give_the_bits_of_one() -> None:
 
 def test_devices_that_are_not_there() -> None:
     task = fs.tasks.quadratic.example1(clients=4)
-    method = fs.recipes.fedsgd(task.model)
+    method = fs.recipes.fedsgd(task.model, optax.sgd(0.1))
     with pytest.raises(InputError, match="devices=99: JAX has 1 here"):
         fs.simulate(method, task.train, sampler=fs.sampling.full(), devices=99)

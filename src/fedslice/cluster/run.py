@@ -46,7 +46,7 @@ class ClusterRun(Run):
         super().__init__(*given)
         self.remembers = bool(jax.tree.leaves(self.shapes.tags.memory))
         self.team = self._team()
-        weakref.finalize(self, _end, self.team)
+        weakref.finalize(self, self.team.close)
         if isinstance(self.store, ShardedStore):
             self.store.team, self.store.guard = self.team, self.guarded
             self.sharded = Sharded(self.team, self.engine, self.layout)
@@ -254,10 +254,6 @@ class ClusterRun(Run):
 
 def _at_least_one(rows: np.ndarray) -> np.ndarray:
     return rows if len(rows) else np.zeros((1, *rows.shape[1:]), rows.dtype)
-
-
-def _end(team: Team) -> None:
-    team.close()
 
 
 def simulate(
