@@ -1,6 +1,7 @@
 """fedslice: federated optimisation where every client trains only its slice of the model."""
 
 from fedslice import client as client
+from fedslice import cluster as cluster
 from fedslice import metrics as metrics
 from fedslice import privacy as privacy
 from fedslice import prox as prox

@@ -106,7 +106,7 @@ def test_rounds_beyond_its_last_are_refused() -> None:
         run.train(1, progress=False)
     assert state_bytes(run) == before
     state = run.store.state.stages[-1]
-    total = run.shapes._trees({"w": 24}).arrived
+    total = run.shapes.trees({"w": 24}).arrived
     beyond = run.algorithm.stages[-1].decode(state, total, run.engine.key)[0]
     assert np.isnan(np.asarray(beyond.update["w"])).all()
 

@@ -48,7 +48,7 @@ class Careful(Wire):
     @classmethod
     def put_into(cls, program: Program) -> None:
         program.wire.__class__ = cls
-        trees = row_leaves(program.shapes._trees, list(program.shapes.spaces))
+        trees = row_leaves(program.shapes.trees, list(program.shapes.spaces))
         program.wire.leaves = {  # type: ignore[attr-defined]
             True: trees.found,
             False: {"update": trees.message.update, **trees.message.extra},

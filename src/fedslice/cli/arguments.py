@@ -58,6 +58,20 @@ def _training(sub: Commands) -> None:
         ),
     )
     _training_arguments(run)
+    run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help=(
+            "train on a Ray cluster: auto (the one of this machine, or one that is started here),"
+            " or HOST:PORT of its head; see docs/how-to/cluster.md"
+        ),
+    )
+    run.add_argument(
+        "--workers",
+        type=int,
+        metavar="W",
+        help="processes that train, with --ray (default: one for each core of the cluster)",
+    )
     run.set_defaults(act=commands.run_task)
 
     compare = sub.add_parser(

@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +26,8 @@ from fedslice.cli.workloads import (
     sections,
     task_page,
 )
+from fedslice.cluster.crew import Crew
+from fedslice.cluster.rays import ray
 from fedslice.compose import check_sampler
 from fedslice.data.devices import Devices
 from fedslice.data.loading import from_file
@@ -182,6 +184,22 @@ def devices_of(options: argparse.Namespace) -> Devices | None:
     return None if options.devices is None else Devices.read(options.devices)
 
 
+@contextmanager
+def _crew(options: argparse.Namespace, threads: int) -> Iterator[Crew | None]:
+    """The cluster that was asked for, while it is needed."""
+    if options.ray is None:
+        if options.workers is not None:
+            raise InputError("--workers is of a cluster: say --ray auto, too")
+        yield None
+        return
+    crew = ray(options.ray, workers=options.workers, threads=max(1, threads))
+    say(f"Ray: {crew.workers} workers train, {crew.shards} shards have the tables")
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
 def run_task(options: argparse.Namespace) -> None:
     """Train one algorithm."""
     algorithm = options.algorithm or (
@@ -198,11 +216,12 @@ def run_task(options: argparse.Namespace) -> None:
         f"{task.name} on {task.source}: {len(task.train):,} clients, {task.train.examples:,}"
         " training examples"
     )
-    run = experiment.start()
-    experiment.out = options.out or free_folder(
-        Path("runs"), f"{task.name}-{algorithm}"
-    )  # not before all else is right
-    done = _tracked(experiment, run, options.track)
+    with _crew(options, settings.threads) as experiment.crew:
+        run = experiment.start()
+        experiment.out = options.out or free_folder(
+            Path("runs"), f"{task.name}-{algorithm}"
+        )  # not before all else is right
+        done = _tracked(experiment, run, options.track)
     if not options.json:
         print(_closing(experiment, done))
 

@@ -25,15 +25,18 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedslice import cluster
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
 from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line, as_json, parsed
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped, Stopping
+from fedslice.cluster.crew import Crew
 from fedslice.data.devices import Devices
 from fedslice.errors import DivergedError, InputError
 from fedslice.evaluation.cost import Cost
@@ -75,6 +78,7 @@ class Experiment:
     privacy: str = ""
     time: dict[str, float] = field(default_factory=dict)  # what took how many seconds
     cost: Cost | None = None
+    crew: Crew | None = None  # None: this process
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -238,15 +242,19 @@ class Experiment:
         sampler = method.sampler(self.settings, self.task)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
-        return simulate(
-            algorithm,
-            population,
-            sampler=sampler,
-            seed=self.seed,
-            engine=engine,
-            threads=self.settings.threads or None,
-            store=self.store,
-        )
+        given: Any = {"sampler": sampler, "seed": self.seed, "engine": engine}
+        if self.crew is None:
+            threads = self.settings.threads or None
+            return simulate(algorithm, population, threads=threads, store=self.store, **given)
+        if str(self.store).lower() != "ram":
+            raise InputError(
+                f"--store {self.store} with --ray: on a cluster tables are in the memory of its"
+                " shards, so leave --store out"
+            )
+        run = cluster.simulate(algorithm, population, crew=self.crew, **given)
+        if run.layout.reason:
+            self.tell(f"the driver has the tables: {run.layout.reason}")
+        return run
 
     def _identity(self, scorer: Scorer) -> Line:
         return {

@@ -62,7 +62,7 @@ class Shapes:
     ) -> None:
         self.algorithm, self.population, self.spaces, self.key = algorithm, population, spaces, key
         self.model = algorithm.client.model
-        tags, likes = row_shapes(self._trees, list(spaces))
+        tags, likes = row_shapes(self.trees, list(spaces))
         memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
         values = _values(tags.arrived)
         self.tags = Tags(tags.state, tags.invitation, tags.found, values, memory)
@@ -80,10 +80,7 @@ class Shapes:
 
     def make(self, ids: Mapping[str, np.ndarray]) -> State:
         """The server's first state for these rows of each space."""
-        params = self.model.params(self.key, ids)
-        rows = {table: ids[space] for table, space in self.model.space_of.items()}
-        stages = tuple(stage.init(params, rows) for stage in self.algorithm.stages)
-        return State(self.algorithm.server.init(params, rows), stages)
+        return first_state(self.algorithm, self.key, ids)
 
     def first_memory(self) -> PyTree:
         """Every client's memory as it starts: dense leaves one a client, row leaves one a held
@@ -135,7 +132,7 @@ class Shapes:
         """The same of what a client computes: from an invitation to its messages, and its first
         memory from the first model.  What the server keeps to itself (heat, its rates, its noise)
         is not in it, so that a client need not know."""
-        trees = jax.eval_shape(lambda: self._trees(dict.fromkeys(self.spaces, TRACED_ROWS)))
+        trees = jax.eval_shape(lambda: self.trees(dict.fromkeys(self.spaces, TRACED_ROWS)))
         params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
         traced = jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
         answers = self.algorithm.answers
@@ -147,7 +144,7 @@ class Shapes:
         examples alone."""
 
         def raw() -> tuple[Message, Trees]:
-            trees = self._trees(dict.fromkeys(self.spaces, 1))
+            trees = self.trees(dict.fromkeys(self.spaces, 1))
             data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
             survey = self.algorithm.survey
             offer = (
@@ -171,7 +168,7 @@ class Shapes:
         """Whether the server's step moves rows whose update is zero, as momentum does."""
 
         def rows(fills: Sequence[float]) -> Params:
-            trees = self._trees(dict.fromkeys(self.spaces, 1))
+            trees = self.trees(dict.fromkeys(self.spaces, 1))
             state, key = trees.state, jax.random.key(0)
             for fill in fills:
                 total = jax.tree.map(lambda leaf: jnp.full_like(leaf, fill), trees.arrived)
@@ -186,7 +183,7 @@ class Shapes:
 
     # -- tracing -----------------------------------------------------------------------------------
 
-    def _trees(self, sizes: Sizes) -> Trees:
+    def trees(self, sizes: Sizes) -> Trees:
         """Everything that moves in a round, for so many rows."""
         state = self._state(sizes)
         invitation = offered(self.algorithm, state)
@@ -214,7 +211,7 @@ class Shapes:
 
     def _round(self, sizes: Sizes) -> State:
         """The first round with one client, whose message stands for the sum."""
-        trees, key = self._trees(sizes), jax.random.key(0)
+        trees, key = self.trees(sizes), jax.random.key(0)
         return conclude(self.algorithm, trees.state, trees.found, trees.arrived, key)[0]
 
     def _alone(
@@ -236,6 +233,16 @@ class Shapes:
             }
             phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero, jnp.zeros(())))
         return Data(tuple(phases), jnp.zeros(()), zero)
+
+
+def first_state(algorithm: Algorithm, key: Key, ids: Mapping[str, np.ndarray]) -> State:
+    """The server's first state for these rows of each space: a row's values hang on ``key`` and its
+    id alone."""
+    model = algorithm.client.model
+    params = model.params(key, ids)
+    rows = {table: ids[space] for table, space in model.space_of.items()}
+    stages = tuple(stage.init(params, rows) for stage in algorithm.stages)
+    return State(algorithm.server.init(params, rows), stages)
 
 
 def _fingerprint(traced: Any, beside: str) -> str:

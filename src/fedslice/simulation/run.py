@@ -6,7 +6,7 @@ for anything."""
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedslice.privacy.accounting.account import Guarantee
 from fedslice.privacy.ledger import spent
 from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
+from fedslice.round.devices import DeviceEngine, local_devices
 from fedslice.round.disk import DiskMemory, DiskStore
 from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
 from fedslice.round.plan import Plan, Planner
@@ -63,6 +64,7 @@ class Run:
         rows: str | None,
         store: str | Path,
         stop_above: float,
+        devices: int = 1,
     ) -> None:
         self.algorithm, self.population, self.sampler, self.seed = (
             algorithm,
@@ -71,7 +73,7 @@ class Run:
             seed,
         )
         self.model = model = algorithm.client.model
-        self.round, self.stop_above = 0, stop_above
+        self.round, self.stop_above, self.devices = 0, stop_above, devices
         self.log = b""
         self.planning = 0.0
         self.first_loss: float | None = None
@@ -94,18 +96,7 @@ class Run:
         data = Population(columns, population.offsets, population.clients)
         key = jax.random.key(seed)
         self.shapes = Shapes(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
-        self.planner = Planner(
-            population,
-            self.spaces,
-            works(algorithm),
-            seed,
-            rows=rows if rows in ("touched", "held") else algorithm.client.rows,
-            memory=bool(jax.tree.leaves(self.shapes.tags.memory)),
-            fields=fields,
-            repeats=sampler.by_examples,
-            whole=rows == "all",
-            answers=algorithm.answers,
-        )
+        self.planner = self._planner(rows, fields)
         check_query(self.planner.works, self.planner.pools)
         self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
         self._store = self._make_store(store)
@@ -121,12 +112,29 @@ class Run:
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
         self._room = max(1, min(LONGEST, BLOCK // size)) if self._blocks else 1
 
+    def _planner(self, rows: str | None, fields: Iterable[str]) -> Planner:
+        return Planner(
+            self.population,
+            self.spaces,
+            works(self.algorithm),
+            self.seed,
+            rows=rows if rows in ("touched", "held") else self.algorithm.client.rows,
+            memory=bool(jax.tree.leaves(self.shapes.tags.memory)),
+            fields=fields,
+            repeats=self.sampler.by_examples,
+            whole=rows == "all",
+            answers=self.algorithm.answers,
+        )
+
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
         alone = len(self.eligible) == 1
         expected = len(self.cohort(0))
         mode, cores = choose(mode, 1 if alone else threads, self.shapes.numbers, expected)
         if mode == "debug":
             return DebugEngine(self.algorithm, self.shapes.tags, key, self.population.clients)
+        if self.devices != 1:
+            some = local_devices(self.devices)
+            return DeviceEngine(self.algorithm, self.shapes.tags, key, mode, some)
         return Engine(self.algorithm, self.shapes.tags, key, mode, cores, alone)
 
     def _make_store(self, place: str | Path) -> RamStore | DiskStore:
@@ -442,6 +450,7 @@ def simulate(
     rows: str | None = None,
     store: str | Path = "ram",
     stop_above: float = 10.0,
+    devices: int = 1,
 ) -> Run:
     """Set up a run; nothing is trained yet.
 
@@ -456,7 +465,8 @@ def simulate(
     (noise) falls on all of them.  A round then costs as much as a table has rows.
 
     ``store`` is ``"ram"`` or a folder for memory-mapped tables.  The run stops when the loss stays
-    over ``stop_above`` times the first model's.
+    over ``stop_above`` times the first model's.  So many JAX ``devices`` share the cohort, an equal
+    part each; more machines do with :func:`fedslice.cluster.simulate`.
 
     >>> import optax, fedslice as fs
     >>> task = fs.tasks.quadratic.example1(clients=4)
@@ -465,6 +475,14 @@ def simulate(
     >>> [report.round for report in run.rounds(2)]
     [1, 2]
     """
+    rows = checked(algorithm, sampler, rows, seed)
+    return Run(
+        algorithm, population, sampler, seed, engine, threads, rows, store, stop_above, devices
+    )
+
+
+def checked(algorithm: Algorithm, sampler: Sampler, rows: str | None, seed: int) -> str | None:
+    """Refuse what cannot be simulated; which rows a round goes over."""
     if rows not in (None, "touched", "held", "all"):
         raise InputError(f"rows={rows!r}: use 'touched', 'held' or 'all'")
     if not isinstance(sampler, Sampler):
@@ -481,7 +499,6 @@ def simulate(
             f"rows={rows!r}: noise on some rows alone would name them, and the clients that hold"
             " them; with differential privacy a round goes over all rows, so leave rows out"
         )
-    rows = "all" if whole else rows
     if not 0 <= seed < 2**31:
         raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
-    return Run(algorithm, population, sampler, seed, engine, threads, rows, store, stop_above)
+    return "all" if whole else rows
