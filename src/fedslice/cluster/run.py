@@ -47,8 +47,8 @@ class ClusterRun(Run):
         self.remembers = bool(jax.tree.leaves(self.shapes.tags.memory))
         self.team = self._team()
         weakref.finalize(self, self.team.close)
-        if isinstance(self.store, ShardedStore):
-            self.store.team, self.store.guard = self.team, self.guarded
+        if isinstance(self._store, ShardedStore):
+            self._store.team, self._store.guard = self.team, self.guarded
             self.sharded = Sharded(self.team, self.engine, self.layout)
         else:
             self.central = Central(self.team, self.engine)
@@ -91,7 +91,7 @@ class ClusterRun(Run):
         planner.memory = False
         return planner
 
-    def _memory(self) -> PyTree:
+    def _make_memory(self) -> PyTree:
         return self.shapes.tags.memory  # of no meaning: it is with the workers
 
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
@@ -105,7 +105,7 @@ class ClusterRun(Run):
             self.algorithm, self.shapes.tags, key, TOGETHER if chosen == "vmap" else chosen, 1
         )
 
-    def _store(self, place: str | Path) -> RamStore:
+    def _make_store(self, place: str | Path) -> RamStore:
         self.layout: Layout = layout(self.algorithm, self.shapes)
         ids = {name: space.ids for name, space in self.spaces.items()}
         kind = RamStore if self.layout.reason else ShardedStore
@@ -118,26 +118,28 @@ class ClusterRun(Run):
 
     # -- a round -----------------------------------------------------------------------------------
 
-    def _step(self, plan: Plan) -> Figures:
-        capacity = dict(self.planner.capacity)
-        self.recovery.sizes[self.round] = capacity
-        figures = self.guarded(lambda: self._attempt(plan, capacity, self.round))
-        self.reached = self.round + 1
+    def _step(self, plans: Plan, start: int, stop: int) -> Figures:
+        plan: Plan = jax.tree.map(lambda leaf: leaf[start], plans)
+        number, capacity = int(plan.shared.round), dict(self.planner.capacity)
+        self.recovery.sizes[number] = capacity
+        figures = self.guarded(lambda: self._attempt(plan, capacity, number))
+        self.reached = number + 1
         if (self.remembers or not self.layout.reason) and self.recovery.due:
             self.guarded(lambda: self.recovery.keep(self._members(), self._own()))
-        return figures
+        return jax.tree.map(lambda leaf: leaf[None], figures)
 
     def _attempt(self, plan: Plan, capacity: dict[str, int], round: int) -> Figures:
         """Do a round; it counts if nobody is lost."""
         team, cohort = self._members(), self.cohort(round)
-        if isinstance(self.store, ShardedStore):
-            given = self.store.dense
-            self.store.dense, figures = self.sharded.run(given, plan, capacity, cohort)
+        if isinstance(self._store, ShardedStore):
+            given = self._store.dense
+            self._store.dense, figures = self.sharded.run(given, plan, capacity, cohort)
         else:
+            assert isinstance(self._store, RamStore)
             union = plan.shared.union
-            working = self.engine.begin(self.store.state, union)
+            working = self.engine.begin(self._store.state, union)
             working, figures = self.central.run(working, plan, capacity, cohort)
-            self.store.state = self.engine.end(self.store.state, union, working)
+            self._store.state = self.engine.end(self._store.state, union, working)
         team.done = round + 1
         return figures
 
@@ -153,9 +155,9 @@ class ClusterRun(Run):
             except Lost as error:
                 self.broken, last = True, error
         raise RoundError(
-            f"round {self.round + 1} was tried {ATTEMPTS} times and processes were lost every time,"
-            f" at last: {last}. Look at the memory of the machines (ray status); a run with an"
-            " --out folder goes on from its checkpoint"
+            f"round {self.reached + 1} was tried {ATTEMPTS} times and processes were lost every"
+            f" time, at last: {last}. Look at the memory of the machines (ray status); a run with"
+            " an --out folder goes on from its checkpoint"
         )
 
     def _mend(self) -> None:
@@ -175,15 +177,15 @@ class ClusterRun(Run):
 
     def _own(self) -> Any:
         """What the driver has to go back to."""
-        if isinstance(self.store, ShardedStore):
-            return self.store.dense
-        return self.store.snapshot() if self.remembers else None
+        if isinstance(self._store, ShardedStore):
+            return self._store.dense
+        return self._store.snapshot() if self.remembers else None
 
     def _resume(self, own: Any) -> None:
-        if isinstance(self.store, ShardedStore):
-            self.store.dense = own
+        if isinstance(self._store, ShardedStore):
+            self._store.dense = own
         elif own is not None:
-            self.store.restore(own)
+            self._store.restore(own)
 
     def _members(self) -> Team:
         if self.team is None or not self.team.workers:

@@ -165,6 +165,10 @@ class Run:
         self._compute()
         return self._memory
 
+    @memory.setter
+    def memory(self, given: PyTree | DiskMemory) -> None:
+        self._memory = given
+
     # -- training ----------------------------------------------------------------------------------
 
     def cohort(self, round: int) -> np.ndarray:
@@ -361,7 +365,7 @@ class Run:
         The run must have been set up in the same way: parts with all their rates and functions,
         seed, sampler, engine and data are compared.  Threads may differ, but where vectorised
         clients are divided among them."""
-        where, self._memory, self.log = checkpoint.read(
+        where, self.memory, self.log = checkpoint.read(
             Path(folder), self.identity, self.store, self.memory
         )
         self._ahead = None
