@@ -301,7 +301,7 @@ class Coordinator:
         """Send all nodes the model as it is, for their own use; who noted it is returned.
 
         ``rows="held"`` sends each the rows that it holds, ``"all"`` those of everybody: what a node
-        needs to score items that it has never seen.
+        needs to score items that it has never seen.  Nodes that hide their rows are sent all.
         """
         if rows not in ("held", "all"):
             raise InputError(f"rows={rows!r}: held or all")
@@ -312,7 +312,7 @@ class Coordinator:
             )
         sent, nonces = {}, {}
         for name in self.names:
-            ids = self.schema.nodes[name].rows if rows == "held" else self.office.ids
+            ids = self._node(name).rows if rows == "held" else self.office.ids
             body = served.pack(self.params(dict(ids)), ids, self.seed)
             nonces[name] = secrets.token_bytes(len(letters.NONE))
             given = nonces[name], self.accepted.get(name, letters.NONE), self.program.fingerprint
