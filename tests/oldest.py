@@ -5,6 +5,8 @@ import re
 import tomllib
 from pathlib import Path
 
+APART = ("flower", "track")  # extras that want newer packages than others, or that tests do without
+
 
 def lowest() -> dict[str, str]:
     """Of each package that fedslice, its extras or its tests need."""
@@ -12,7 +14,7 @@ def lowest() -> dict[str, str]:
         "project"
     ]
     extras = project["optional-dependencies"]
-    groups = project["dependencies"], *(extras[name] for name in extras if name != "flower")
+    groups = project["dependencies"], *(extras[name] for name in extras if name not in APART)
     needed = [
         each for group in groups for each in group if not each.startswith(f"{project['name']}[")
     ]

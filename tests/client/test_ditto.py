@@ -102,7 +102,7 @@ def reference(run: Run, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         cohort = run.cohort(r)
         counts = population.counts[cohort]
         shared, personal = (
-            run.planner._examples(p, works[p], r, cohort, counts) for p in (0, len(works) - 1)
+            run.planner._examples(p, r, cohort, counts) for p in (0, len(works) - 1)
         )
         total = np.zeros_like(theta)
         for k, client in enumerate(cohort):

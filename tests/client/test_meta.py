@@ -105,9 +105,8 @@ def reference(run: Run, rounds: int, first_order: bool) -> np.ndarray:
     inputs, x, theta = features(run.population), run.population.columns["x"], theta_of(run)
     for r in range(rounds):
         cohort, pools = run.cohort(r), run.planner.pools
-        works = run.algorithm.client.work
         (near, near_sizes, near_steps), (far, far_sizes, far_steps) = (
-            run.planner._examples(p, works[p], r, cohort, pools[p].counts[cohort]) for p in (0, 1)
+            run.planner._examples(p, r, cohort, pools[p].counts[cohort]) for p in (0, 1)
         )
         changes = []
         for k in np.flatnonzero(pools[1].counts[cohort]):

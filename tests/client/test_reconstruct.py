@@ -314,7 +314,7 @@ def reference(run: Run, rounds: int, joint: bool, query_heat: bool) -> np.ndarra
             scale[row] = query.sum() / sum(query[i] for i in holders) if holders else 1.0
     for r in range(rounds):
         cohort = run.cohort(r)
-        drawn = [run.planner._examples(p, works[p], r, cohort, counts[p][cohort]) for p in range(2)]
+        drawn = [run.planner._examples(p, r, cohort, counts[p][cohort]) for p in range(2)]
         total, mass = np.zeros_like(table), 0.0
         for k, client in enumerate(cohort):
             key = jax.random.fold_in(jax.random.fold_in(run.engine.key, r), client)

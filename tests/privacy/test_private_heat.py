@@ -156,7 +156,7 @@ def test_raw_estimates_are_refused() -> None:
     population, model = crowd()
     noisy = estimate(respond(population, model, 1.0))
     with pytest.raises(InputError, match="need their standard errors"):
-        noisy._replace(errors={}).coefficient("w", np.arange(3), "uniform")
+        noisy._replace(errors={}).coefficient("w", np.arange(60), "uniform")
     with pytest.raises(InputError, match="below one standard error"):
         estimate(respond(population, model, 1.0), floor=0.5)
 

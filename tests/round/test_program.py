@@ -14,6 +14,7 @@ import fedslice as fs
 from fedslice.round import program
 from fedslice.round.constants import Filled, lift
 from fedslice.round.program import Compiled
+from fedslice.stage.skellam import whole_noise
 from fedslice.types import Algorithm
 
 X = jnp.linspace(-2.0, 2.0, 12).reshape(4, 3)
@@ -38,6 +39,9 @@ FUNCTIONS: dict[str, Callable[[jax.Array], Any]] = {
     "plain": lambda x: 0.3 * x + 1.7,
     "exponent": lambda x: jnp.abs(x) ** 2.5 * 0.3,
     "array": lambda x: x * HALVES,
+    "constants by constants": lambda x: x + jax.lax.div(jnp.float32(7.5), jnp.float32(2.5)),
+    "a constant by a number": lambda x: 7.5 / (x + 3.5) - x / 2.5,
+    "whole noise": lambda x: x + whole_noise(jax.random.key(0), 100.0, (4, 3)),
     "jit": lambda x: jax.jit(lambda y: y / 3.3 - 2.5 / y)(x) - 1,
     "scan": lambda x: jax.lax.scan(lambda c, y: (0.9 * c + y, c * 1.1), x[0], x, reverse=True),
     "while": lambda x: jax.lax.while_loop(

@@ -67,7 +67,7 @@ def _structure(inner: Jaxpr | ClosedJaxpr, values: list[Any]) -> Hashable:
             if not isinstance(operand, Literal):
                 operands.append(numbers[operand])
             elif _is_lifted(equation, place, operand):
-                values.append(_as_argument(equation, operand))
+                values.append(_as_argument(equation, place, operand))
                 operands.append(("lifted", str(operand.aval)))
             else:
                 operands.append(_fixed(operand))
@@ -142,11 +142,12 @@ def _is_lifted(equation: JaxprEqn, place: int, operand: Literal) -> bool:
     return abs(float(value)) not in (0.0, 1.0) and (equation.primitive.name, place) != ("pow", 1)
 
 
-def _as_argument(equation: JaxprEqn, operand: Literal) -> np.ndarray:
+def _as_argument(equation: JaxprEqn, place: int, operand: Literal) -> np.ndarray:
     """The value that is passed: of what is divided by, one over it, as the compiler does with a
     constant.  With an argument it would in some programs and not in others."""
     value = _constant(operand)
-    return np.asarray(1, value.dtype) / value if _divides(equation) else value
+    by_it = place == 1 and _divides(equation)
+    return np.asarray(1, value.dtype) / value if by_it else value
 
 
 def _divides(equation: JaxprEqn) -> bool:
