@@ -8,6 +8,7 @@ in memory of its own; VmRSS also counts mapped pages of files, which the kernel 
 
 import argparse
 import math
+import os
 import shutil
 import statistics
 import threading
@@ -139,6 +140,7 @@ def tables(folder, rows, clients, blocks):
     print(f"rounds that make their rows: {rounds(run, 100):.2f} ms")
     begun = time.perf_counter()
     touch_all(run)
+    os.sync()  # what was made is not to be written while rounds are timed
     told(f"all {run.store.groups['table'].made:,} rows made", begun)
     times = {name: [] for name in runs}
     for each in runs.values():

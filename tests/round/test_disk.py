@@ -66,7 +66,7 @@ def test_rows_stand_as_they_were_first_touched(tmp_path: Path) -> None:
 def test_rows_of_one_client_and_of_many_have_blocks_of_their_own(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every row has one place, no block has both kinds, and a checkpoint is written all rows."""
+    """Every row has one place, no block has both kinds, and a checkpoint has them all."""
     monkeypatch.setattr(mapped, "BLOCK", 8 * block)
     leaf = Leaf("", (), np.dtype(np.int64))
     rows = MappedRows(
