@@ -57,6 +57,7 @@ class Memory:
         again."""
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000, 20, 50)  # tracing makes much, and little of it is garbage
 
     def pytest_runtest_logfinish(self) -> None:
         """After each test."""

@@ -1,6 +1,7 @@
 """Algorithms that hide rows, and deployments of them that draw as a simulation does."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,31 @@ def subavg(stages: list[Stage], heat: Any = HEAT, **settings: Any) -> Algorithm:
     return fs.recipes.fedsubavg(MODEL, optax.sgd(0.1), heat=heat, stages=stages, **given)
 
 
+@cache
 def secure(answers: Answers | None = None, heat: Any = HEAT, **settings: Any) -> Algorithm:
     stages = [fs.stage.clip(1.0), fs.stage.secure(7, answers=answers)]
     return subavg(stages, heat, **settings)
 
 
+@cache
 def weighted() -> Algorithm:
     stages = [fs.stage.clip(1.0), fs.stage.secure(7, heaviest=6.0)]
     return fs.recipes.fedavg(MODEL, optax.sgd(0.1), WORK, stages=stages)
 
 
+@cache
 def with_server_noise() -> Algorithm:
     stages = fs.privacy.central(1.0, 0.5, EVERYBODY, heat=HEAT)
     return subavg([*stages, fs.stage.secure(7, toward_zero=True)])
 
 
+@cache
 def shares(**settings: Any) -> Algorithm:
     given = {"heat": HEAT, "numbers": 40, **settings}
     return subavg(fs.privacy.distributed(1.0, 0.5, EVERYBODY, LEAST, **given))
 
 
+@cache
 def local() -> Algorithm:
     return subavg(fs.privacy.local(1.0, 2.0, EVERYBODY, heat=HEAT))
 
@@ -82,15 +88,15 @@ def with_shares(method: Algorithm, counted: list[list[int]]) -> Algorithm:
         round = state["round"]
         run_key = jax.random.fold_in(jax.random.key(SEED), 1)
 
-        def share(number: int) -> Any:
-            own = jax.random.fold_in(key_of(run_key, round, jnp.uint32(number)), OWN_NOISE)
+        def share(number: Any) -> Any:
+            own = jax.random.fold_in(key_of(run_key, round, number), OWN_NOISE)
             drawn = last.own.add(
                 jax.tree.map(jnp.zeros_like, total.update), jax.random.fold_in(own, place)
             )
             return jax.tree.map(lambda x: x * jnp.asarray(table)[round, number], drawn)
 
-        noise = [share(number) for number in range(7)]
-        noisy = jax.tree.map(lambda *leaves: sum(leaves), total.update, *noise)
+        noise = jax.lax.map(share, jnp.arange(7, dtype=jnp.uint32))
+        noisy = jax.tree.map(lambda leaf, all: leaf + all.sum(0), total.update, noise)
         opened, _ = last.own.decode((), total._replace(update=noisy), key)
         return opened, {"round": round + 1}
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from problems import ROWS
+from problems import ROWS, people
 
 import fedslice as fs
 from fedslice.data.population import Population
@@ -140,6 +141,16 @@ RECIPES: dict[str, Callable[[Model, Population], Algorithm]] = {
     "everything": sub(optax.chain(fs.client.proximal(0.1), optax.sgd(0.1)), **EVERYTHING),
     "fedavg-topk": avg(stages=[TOP]),
 }
+
+
+PEOPLE = people()
+
+
+@lru_cache(maxsize=8)
+def method_of(name: str) -> Algorithm:
+    """The recipe for the clients that most tests are about, one and the same value: what was traced
+    and compiled for it is there for the next run."""
+    return RECIPES[name](MODEL, PEOPLE)
 
 
 def sampler_of(name: str) -> fs.sampling.Sampler:

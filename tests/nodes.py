@@ -5,13 +5,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from laws import MODEL, RECIPES
+from laws import method_of
 from problems import people, run_of
 
 import fedslice as fs
 from fedslice.deploy import Coordinator, InProcess, Node, Program, columns_of, register
 from fedslice.deploy.rows import take
 from fedslice.round.engine import PER_CLIENT
+from fedslice.round.program import once
 from fedslice.simulation.run import Run
 
 SEED = 5
@@ -30,6 +31,11 @@ def told(rounds: list[list[int]]) -> Told:
     return sampler
 
 
+def program_of(method: Any, columns: Any) -> Program:
+    """Of deployments with the same algorithm one and the same, compiled once."""
+    return once(method, "program of tests", lambda: Program(method, columns))
+
+
 class Deployment:
     """Seven nodes, one for each client, and their coordinator.  ``restart`` makes both anew from
     their folders, as after a kill."""
@@ -38,9 +44,9 @@ class Deployment:
         self, name: str, home: Path, method: Any = None, node: Any = None, **settings: Any
     ) -> None:
         self.population, self.home, self.own = people(), home, node or {}
-        self.method = method or RECIPES[name](MODEL, self.population)
+        self.method = method or method_of(name)
         columns = columns_of(self.method.client.model, self.population)
-        self.program = Program(self.method, columns)
+        self.program = program_of(self.method, columns)
         self.link = InProcess({str(i): self.node(i) for i in range(len(self.population))})
         self.schema = register(self.link, self.program.model)
         self.settings = {"sampler": fs.sampling.full(), "seed": SEED, "secret": SEED} | settings

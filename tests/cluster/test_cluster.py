@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from laws import MODEL, RECIPES, recon, sampler_of
+from laws import MODEL, PEOPLE, RECIPES, method_of, recon, sampler_of
 from nodes import bits
-from problems import ROWS, people
+from problems import ROWS
 
 import fedslice as fs
 from fedslice.cluster.crew import Here, Lost
@@ -18,7 +18,6 @@ from fedslice.cluster.run import ClusterRun
 from fedslice.cluster.shares import Range, cuts, ranges
 from fedslice.errors import InputError, RoundError
 
-PEOPLE = people()
 # one of each structure: plain, moments, memory, codes with memory, two models, a local leaf, and
 # with the driver: a survey, a norm over all rows, a robust sum
 NAMES = [
@@ -38,13 +37,13 @@ WITH_DRIVER = {"mime": "survey", "fedexp": "all rows at once", "everything": "tr
 
 def on(crew: Any, name: str = "fedsubavg", **given: Any) -> ClusterRun:
     given = {"sampler": sampler_of(name), "engine": "map", "seed": 3} | given
-    method = given.pop("method", None) or RECIPES[name](MODEL, PEOPLE)
+    method = given.pop("method", None) or method_of(name)
     return fs.cluster.simulate(method, PEOPLE, crew=crew, **given)
 
 
 def alone(name: str = "fedsubavg", **given: Any) -> Any:
     given = {"sampler": sampler_of(name), "engine": "map", "seed": 3} | given
-    method = given.pop("method", None) or RECIPES[name](MODEL, PEOPLE)
+    method = given.pop("method", None) or method_of(name)
     return fs.simulate(method, PEOPLE, **given)
 
 

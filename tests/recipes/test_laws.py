@@ -1,9 +1,7 @@
 """The laws that every recipe obeys: one test for each law, over all recipes."""
 
 from collections.abc import Callable, Iterable
-from copy import copy
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from laws import MODEL, MOMENTUM, RECIPES, WORK, R, avg, bias, built, sampler_of, squares
+from laws import (
+    MODEL,
+    MOMENTUM,
+    PEOPLE,
+    RECIPES,
+    WORK,
+    R,
+    avg,
+    bias,
+    built,
+    method_of,
+    sampler_of,
+    squares,
+)
 from problems import ROWS, arrays, assert_params_close, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.model import Model
-from fedslice.round.shapes import Shapes
 from fedslice.simulation.run import Run
 
 # Rows that no batch touches move or matter, so that touched rows are not held rows:
@@ -83,65 +93,23 @@ def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.M
     )
 
 
-# N, or the examples of all, is in what is compiled: another population, another engine.
-KNOWS_THE_CLIENTS = {"scaffold-1", "scaffold-2", "scaffold-heat", "scaffold-approximate", "feddyn"}
 all_recipes = recipes(RECIPES)
 all_structures = recipes(RECIPES, STRUCTURES)
-
-
-class Kept(dict[Any, Any]):
-    """Things of one recipe, by keys that begin with its name: those of another make room."""
-
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        if self and next(iter(self))[0] != key[0]:
-            self.clear()
-        if key not in self:
-            self[key] = make()
-        return self[key]
-
-
-ENGINES = Kept()  # compiled rounds: they are a pure function of algorithm and mode
-SHAPES = Kept()  # likewise: of algorithm, population and seed
 
 
 def clients_of(name: str, population: Population) -> Population:
     return population.pool() if name == "central" else population
 
 
-def shared(key: Any, run: Run) -> Run:
-    """The run with the compiled rounds of an earlier one of the same key, so that nothing is traced
-    and compiled twice; its randomness stays its own."""
-    own = run.engine.key
-    run.engine = copy(ENGINES.once(key, lambda: run.engine))
-    run.engine.key = own
-    return run
-
-
-def shapes(key: Any) -> Callable[..., Shapes]:
-    """Makes the shapes of this key once."""
-
-    return lambda *given: SHAPES.once(key, lambda: Shapes(*given))
-
-
 def trained(
     name: str, rounds: int = 3, population: Population | None = None, **settings: Any
 ) -> Run:
-    """A run of one recipe on the small population."""
-    base(name)  # the engine that counts compilations is the first, and then everybody's
-    chosen = clients_of(name, people() if population is None else population)
-    settings = {"sampler": sampler_of(name)} | settings
-    with pytest.MonkeyPatch.context() as patch:
-        if population is None:
-            patch.setattr(
-                import_module("fedslice.simulation.run"),
-                "Shapes",
-                shapes((name, settings.get("seed"))),
-            )
-        run = run_of(RECIPES[name](MODEL, chosen), chosen, **settings)
-    shared((name, settings.get("engine"), settings.get("threads")), run)
-    for _ in run.rounds(rounds):
-        pass
-    return run
+    """A run of one recipe on the small population.  The algorithm is one and the same value for all
+    of them, so nothing is traced and compiled twice."""
+    base(name)  # the one that counts compilations is the first
+    chosen = clients_of(name, PEOPLE if population is None else population)
+    method = method_of(name) if population is None else RECIPES[name](MODEL, chosen)
+    return run_of(method, chosen, rounds, **{"sampler": sampler_of(name)} | settings)
 
 
 class Base(NamedTuple):
@@ -158,10 +126,7 @@ class Base(NamedTuple):
 
 @lru_cache(maxsize=1)
 def base(name: str) -> Base:
-    chosen = clients_of(name, people())
-    run = run_of(
-        RECIPES[name](MODEL, chosen), chosen, sampler=sampler_of(name)
-    )  # an engine of its own, to count
+    run = run_of(method_of(name), clients_of(name, PEOPLE), sampler=sampler_of(name))
     shapes, plan = set(), run.planner.block
 
     def noting(*given: Any) -> Any:
@@ -177,7 +142,6 @@ def base(name: str) -> Base:
     params, bytes3 = jax.tree.map(np.array, run.params()), state_bytes(run)
     run.train(7, progress=False)
     compiled = len(run.engine.whole.programs())
-    shared((name, None, None), run)
     return Base(params, bytes3, state_bytes(run), len(shapes), compiled, wide)
 
 
@@ -228,7 +192,7 @@ def test_the_order_in_which_clients_are_given_is_nothing(name: str) -> None:
     assert state_bytes(trained(name, population=given)) == base(name).bytes3
 
 
-@all_recipes
+@all_structures
 def test_a_client_without_data_is_nothing(name: str) -> None:
     """One client loses its data; drawn by force, with weight zero, it changes no parameter.  Others
     hold all of its rows, so that the state has the same shape as everywhere here."""
@@ -239,16 +203,14 @@ def test_a_client_without_data_is_nothing(name: str) -> None:
     without = clients_of(name, whole.subset(others))
     emptied = clients_of(name, emptied)
     full = {"sampler": fs.sampling.full()}
-    base(name)
-    key = (name, "one less" if name in KNOWS_THE_CLIENTS else None, None)
-    run = shared(key, run_of(RECIPES[name](MODEL, emptied), emptied, **full))
+    run = run_of(RECIPES[name](MODEL, emptied), emptied, **full)
     if len(emptied) == len(whole):
         assert run.cohort(0).tolist() == others.tolist()  # by itself it is never drawn
     run.eligible, run._counts = np.arange(len(emptied)), emptied.counts
     reports = padded(name, run)
     assert [report.clients for report in reports] == [len(emptied)] * 3
     assert [report.failed for report in reports] == [0] * 3
-    other = shared(key, run_of(RECIPES[name](MODEL, without), without, **full))
+    other = run_of(RECIPES[name](MODEL, without), without, **full)
     assert [report.clients for report in padded(name, other)] == [len(without)] * 3
     assert_params_close(run.params(), other.params())
 

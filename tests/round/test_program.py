@@ -1,6 +1,7 @@
 """Constants become arguments: what is alike is compiled once, and every value is the one given."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from problems import people, run_of, state_bytes
 import fedslice as fs
 from fedslice.round import program
 from fedslice.round.constants import Filled, lift
-from fedslice.round.program import Compiled
+from fedslice.round.program import Compiled, once
 from fedslice.stage.skellam import whole_noise
 from fedslice.types import Algorithm
 
@@ -95,11 +96,10 @@ def test_constants_that_happen_to_be_equal_are_no_other_program() -> None:
 
 
 def test_few_programs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "MOST", 2)
-    monkeypatch.setattr(program, "_PROGRAMS", type(program._PROGRAMS)())
+    monkeypatch.setattr(program, "_PROGRAMS", program._Last(2))
     for shape in (1, 2, 3):
         assert Compiled(lambda x: x * 0.3)(jnp.ones(shape)).shape == (shape,)
-    assert len(program._PROGRAMS) == 2
+    assert len(program._PROGRAMS.kept) == 2
 
 
 WORK = fs.Work(steps=2, batch=3)
@@ -123,9 +123,41 @@ def test_a_grid_of_rates_and_seeds_is_one_program_with_the_bits_of_each_alone() 
     assert programs[0] == programs[1] == programs[2] == programs[3]
     assert len(programs[0]) == 1
     assert len({state_bytes(run) for run in runs}) == len(grid)
-    program._PROGRAMS.clear()
+    program._PROGRAMS.kept.clear()
     *rates, seed = grid[-1]
     alone = run_of(prox(*rates), population, 3, seed=seed)
     assert alone.engine.whole.programs() != programs[0]
     assert state_bytes(alone) == state_bytes(runs[-1])
     assert len({run.identity["program"] for run in runs}) == 4  # a checkpoint knows every rate
+
+
+def test_runs_of_one_algorithm_trace_it_once() -> None:
+    """With other seeds."""
+    traced: list[int] = []
+
+    def loss(params: Any, batch: Any) -> Any:
+        traced.append(1)
+        return MODEL.loss(params, batch)
+
+    def traces(run: Any) -> int:
+        for key in run.planner.capacity.keys() - {"batch 0"}:
+            run.planner.capacity[key] = 24  # one padded size for all
+        before = len(traced)
+        run.train(1, progress=False)
+        return len(traced) - before
+
+    model = replace(MODEL, loss=loss)
+    one, two = (fs.recipes.fedavg(model, optax.sgd(0.1), WORK) for _ in range(2))
+    first, other = run_of(one, people()), run_of(one, people(), seed=2)
+    assert traces(first) > 0
+    assert traces(other) == 0
+    apart, mapped = run_of(two, people(), seed=2), run_of(one, people(), engine="map")
+    assert traces(apart) > 0
+    assert traces(mapped) > 0
+    assert state_bytes(apart) == state_bytes(other) != state_bytes(first)
+
+
+def test_an_algorithm_that_is_gone_is_not_taken_for_another() -> None:
+    """The numbers of objects are used again: what is kept holds on to its owner."""
+    made = [once([name], "key", lambda name=name: name) for name in "abcdefgh"]
+    assert made == list("abcdefgh")

@@ -16,6 +16,7 @@ from fedslice.cluster.pieces import split
 from fedslice.cluster.rowwise import ANY, rowwise
 from fedslice.cluster.shard import message_of, parts_of, total_tags
 from fedslice.reduce.total import LARGE
+from fedslice.round.program import once
 from fedslice.round.protocol import conclude, offered
 from fedslice.round.shapes import Shapes
 from fedslice.types import Algorithm, Message, PyTree, State
@@ -51,7 +52,10 @@ def layout(algorithm: Algorithm, shapes: Shapes) -> Layout:
         return Layout(f"{algorithm.reduce.name} needs every client's message by itself")
     if algorithm.answers is not None:
         return Layout("clients answer about the rows of the whole cohort")
-    return _asked(algorithm, shapes)
+    # of the columns nothing is in it but which there are
+    return once(
+        algorithm, ("layout", *shapes.population.columns), lambda: _asked(algorithm, shapes)
+    )
 
 
 def _asked(algorithm: Algorithm, shapes: Shapes) -> Layout:

@@ -8,6 +8,7 @@ that a round can be asked for again after somebody else has failed.
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from fedslice.data.population import Population
 from fedslice.reduce.total import LARGE
 from fedslice.round.engine import Engine, Items
 from fedslice.round.plan import Own, Plan, Planner
+from fedslice.round.program import once
 from fedslice.round.protocol import Tags
 from fedslice.round.shapes import Shapes
 from fedslice.types import Algorithm, Array, ClientReport, Message, PyTree, State, Work
@@ -115,9 +117,8 @@ class Part:
         )
         key = jax.random.key(given.seed)
         tags = self.tags._replace(state=State(*self.tags.invitation))
-        self.engine = Engine(
-            _echoing(given.algorithm), tags, jax.random.fold_in(key, 1), given.mode, given.threads
-        )
+        algorithm = once(given.algorithm, "echoing", partial(_echoing, given.algorithm))
+        self.engine = Engine(algorithm, tags, jax.random.fold_in(key, 1), given.mode, given.threads)
         columns = {name: population.columns[name] for name in sorted(given.fields)}
         self.data = Population(columns, population.offsets, population.clients)
         self.memory = self._first_memory()
@@ -125,7 +126,6 @@ class Part:
         self.room = Room()
         self.large: list[Array] = []
         self.clients = 0
-        self.add = jax.jit(_add)
 
     def pid(self) -> int:
         """The number of this process."""
@@ -173,7 +173,7 @@ class Part:
         """The sums of the large dense leaves over the clients of the workers ``before``, with this
         one's added client by client: in the order of all clients, whoever has them."""
         start = before or [np.zeros(leaf.shape[1:], leaf.dtype) for leaf in self.large]
-        found = self.add(start, self.large, self.clients)
+        found = _add(start, self.large, self.clients)
         self.large = []
         return [np.asarray(leaf) for leaf in found]
 
@@ -275,6 +275,7 @@ def large(stacked: Array) -> bool:
     return stacked[0].size >= LARGE
 
 
+@jax.jit
 def _add(start: list[Array], stacked: list[Array], clients: Array) -> list[Array]:
     def one(client: Array, total: list[Array]) -> list[Array]:
         return [sum + leaf[client] for sum, leaf in zip(total, stacked, strict=True)]

@@ -8,6 +8,7 @@ would be no shards (:mod:`fedslice.cluster.rowwise`).  A step counts only once a
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 from fedslice.cluster.part import Push
 from fedslice.cluster.pieces import Room, Slots, join, padded, spaces_of, split
 from fedslice.reduce.total import sum_rows
+from fedslice.round.program import once
 from fedslice.round.protocol import SERVER, Tags, conclude, key_of, offered
 from fedslice.round.shapes import first_state
 from fedslice.types import Algorithm, Array, ClientReport, Key, Message, PyTree
@@ -43,10 +45,16 @@ class Shard:
         self.names, self.ids = list(ids), ids
         self.key = jax.random.fold_in(jax.random.key(given.seed), 1)
         self.spaces = spaces_of(self.tags.state)
+        leaves, tree = jax.tree.flatten(self.tags)
+        bare = copy(self)  # without rows
+        self.told, self.stepped = once(
+            given.algorithm,
+            ("shard", tree, *leaves),
+            lambda: (jax.jit(bare._told), jax.jit(bare._stepped)),
+        )
         self.rows = self._first()
         self.pending: tuple[int, dict[str, np.ndarray], list[np.ndarray]] | None = None
         self.room = Room()
-        self.told, self.stepped = jax.jit(self._told), jax.jit(self._stepped)
 
     def pid(self) -> int:
         """The number of this process."""

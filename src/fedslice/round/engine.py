@@ -8,6 +8,7 @@ knows a row id.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from fedslice.errors import InputError
 from fedslice.round.plan import Own, Plan, Shared
-from fedslice.round.program import Compiled
+from fedslice.round.program import Compiled, once
 from fedslice.round.protocol import (
     SERVER,
     Stacked,
@@ -63,6 +64,21 @@ class Steps(NamedTuple):
     keep: Callable[[PyTree, PyTree, Own], PyTree]
 
 
+class Programs(NamedTuple):
+    """The same, compiled; ``whole`` is several rounds, ``middle`` one on a working set that
+    ``begin`` takes from the state and ``end`` puts back."""
+
+    look: Callable[..., Any]
+    find: Callable[..., Any]
+    train: Callable[..., Any]
+    finish: Callable[..., Any]
+    keep: Callable[..., Any]
+    whole: Callable[..., Any]
+    middle: Callable[..., Any]
+    begin: Callable[..., Any]
+    end: Callable[..., Any]
+
+
 class Engine:
     """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"map"`` or a number of clients to
     vectorise at a time; ``alone`` says that there is never more than one client."""
@@ -84,30 +100,44 @@ class Engine:
             )
         self.algorithm, self.tags, self.key = algorithm, tags, key
         self.mode, self.threads = mode, threads
-        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
         # in one piece if vectorised or if there is but one client, else in parts whatever the
         # threads: the same bits
         self.fused = mode != "debug" and threads == 1 and (mode == "vmap" or alone)
         self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
         self.plain = Steps(self._look, self._find, self._train, self._finish, self._keep)
-        looking, training = Compiled(self._look), Compiled(self._train)
+        leaves, tree = jax.tree.flatten(tags)
+        kind = ("engine", type(self), mode, self.fused, tree, tuple(leaves))
+        programs = once(algorithm, kind, copy(self)._programs)
         self.compiled = Steps(
             lambda working, shared, own, key: self.in_parts(
-                lambda part: looking(working, shared, part, key), own
+                lambda part: programs.look(working, shared, part, key), own
             ),
-            Compiled(self._find),
+            programs.find,
             lambda working, memory, found, shared, own, key: self.in_parts(
-                lambda part: training(working, memory, found, shared, part, key), own
+                lambda part: programs.train(working, memory, found, shared, part, key), own
             ),
+            programs.finish,
+            programs.keep,
+        )
+        self.whole, self.middle = programs.whole, programs.middle
+        self.begin, self.end = programs.begin, programs.end
+        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def _programs(self) -> "Programs":
+        """All that engines of this kind compile: a function of algorithm, tags and mode alone."""
+        return Programs(
+            Compiled(self._look),
+            Compiled(self._find),
+            Compiled(self._train),
             Compiled(self._finish),
             Compiled(self._keep, donate=(0,)),
-        )
-        self.whole = Compiled(self._whole, (0, 1), around=_in_turn, like=_one)
-        self.middle = Compiled(self._fused, donate=(1,))
-        self.begin = jax.jit(lambda state, union: take(self.tags.state, state, union))
-        self.end = jax.jit(
-            lambda state, union, working: put(self.tags.state, state, union, working),
-            donate_argnums=(0,),
+            Compiled(self._whole, (0, 1), around=_in_turn, like=_one),
+            Compiled(self._fused, donate=(1,)),
+            jax.jit(lambda state, union: take(self.tags.state, state, union)),
+            jax.jit(
+                lambda state, union, working: put(self.tags.state, state, union, working),
+                donate_argnums=(0,),
+            ),
         )
 
     # -- a round -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,7 +20,9 @@ import numpy as np
 from fedslice.round.constants import Filled, Lifted, lift
 
 MOST = 64  # programs that are kept for others that may be alike
+OWN = 16  # things that are kept for algorithms: they hold on to heat, which may be large
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Made = TypeVar("Made")
 
 
 class Compiled:
@@ -69,7 +71,7 @@ class Compiled:
         traced, out = jax.make_jaxpr(self.fun, return_shape=True)(*self.like(*shapes))
         lifted, tree = lift(traced), jax.tree.structure(out)
         key = (lifted.structure, tree, self.donate, self.around)
-        return _program(key, partial(self._build, lifted, tree)), _packed(lifted.values)
+        return _PROGRAMS.get(key, partial(self._build, lifted, tree)), _packed(lifted.values)
 
     def _build(self, lifted: Lifted, tree: Any) -> Callable[..., Any]:
         likes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in lifted.values]
@@ -84,19 +86,39 @@ class Compiled:
         return jax.jit(whole, donate_argnums=tuple(1 + number for number in self.donate))
 
 
-_PROGRAMS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
-_LOCK = threading.Lock()
+class _Last:
+    """Things by their keys: those that were needed last."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self.lock = threading.RLock()  # making one thing may need another
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The thing of this key, made if there is none."""
+        with self.lock:
+            if key not in self.kept:
+                self.kept[key] = make()
+            self.kept.move_to_end(key)
+            while len(self.kept) > self.most:
+                self.kept.popitem(last=False)
+            return self.kept[key]
 
 
-def _program(key: Hashable, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """The program of this key, from those that were needed last."""
-    with _LOCK:
-        if key not in _PROGRAMS:
-            _PROGRAMS[key] = build()
-        _PROGRAMS.move_to_end(key)
-        while len(_PROGRAMS) > MOST:
-            _PROGRAMS.popitem(last=False)
-        return _PROGRAMS[key]
+_PROGRAMS, _ONCE = _Last(MOST), _Last(OWN)
+
+
+def once(owner: Any, key: Hashable, make: Callable[[], Made]) -> Made:
+    """What was made for this very ``owner`` under this key.  So runs of one and the same algorithm,
+    with other seeds or on other data of the same kind, trace it once.
+
+    >>> parts = ("client", "server")
+    >>> once(parts, "names", lambda: list(parts)) is once(parts, "names", lambda: list(parts))
+    True
+    """
+    return _ONCE.get((id(owner), key), lambda: (owner, make()))[
+        1
+    ]  # kept along: no other has its id
 
 
 def _single(value: Any) -> bool:

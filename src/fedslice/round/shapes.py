@@ -17,6 +17,7 @@ import numpy as np
 from fedslice.data.population import Population
 from fedslice.data.submodel import Submodels
 from fedslice.round.engine import PER_CLIENT
+from fedslice.round.program import once
 from fedslice.round.protocol import (
     Invitation,
     Memory,
@@ -62,7 +63,12 @@ class Shapes:
     ) -> None:
         self.algorithm, self.population, self.spaces, self.key = algorithm, population, spaces, key
         self.model = algorithm.client.model
-        tags, likes = row_shapes(self.trees, list(spaces))
+        columns = tuple(
+            (name, column.shape[1:], _kind(column)) for name, column in population.columns.items()
+        )
+        tags, likes = once(
+            algorithm, ("shapes", columns, *spaces), lambda: row_shapes(self.trees, list(spaces))
+        )
         memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
         values = _values(tags.arrived)
         self.tags = Tags(tags.state, tags.invitation, tags.found, values, memory)
