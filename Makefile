@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
+# One more than there are cores: some tests wait for processes that they start.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
 
 .PHONY: demo test check unit test-all test-oldest bench bench-peers flower clean
 
@@ -19,11 +21,11 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n $(WORKERS)
 
 # Four processes: jax 0.6.2 maps so much memory for what it compiles that one process reaches Linux's limit of mappings.
 test-all: $(READY)  ## the laws about the engine for every recipe, not for one of each structure alone
-	$(BIN)/pytest -n auto -m 'every or not every'
+	$(BIN)/pytest -n $(WORKERS) -m 'every or not every'
 
 test-oldest: $(OLDEST)/.ready  ## all tests with the lowest versions that pyproject.toml allows
 	$(OLDEST)/bin/pytest -n 4 -W ignore::DeprecationWarning

@@ -281,7 +281,7 @@ def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
     assert moved[touched].all()
 
 
-@recipes(NO_HEAT)
+@recipes(NO_HEAT, STRUCTURES)
 def test_working_set_is_full_table(name: str) -> None:
     """The same model with its table declared as a dense leaf, which every client then downloads
     whole.

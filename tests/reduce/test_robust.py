@@ -90,8 +90,16 @@ def test_mean_is_harmed(attack: str) -> None:
     assert result(attack, "mean")[0] > START + 0.02
 
 
-@pytest.mark.parametrize("attack", ["times 100", "flip", "collude"])
-@pytest.mark.parametrize("defence", [name for name in DEFENCES if name != "mean"])
+@pytest.mark.parametrize(
+    ("attack", "defence"),
+    [
+        pytest.param(attack, name, marks=[] if attack == "times 100" or some else pytest.mark.every)
+        for attack in ("times 100", "flip", "collude")
+        for name in DEFENCES
+        if name != "mean"
+        for some in [name in ("median", "krum")]
+    ],
+)
 def test_defences_still_learn(attack: str, defence: str) -> None:
     assert result(attack, defence)[0] < LEARNT
 
