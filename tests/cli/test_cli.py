@@ -439,14 +439,13 @@ def test_own_data_are_told_by_their_values_and_too_few_are_refused(
 def test_demo_draws_its_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedslice.cli import commands
     from fedslice.cli import workloads as registry
 
     small = replace(
         registry.TASKS["movielens-lr"],
         synthetic=lambda scale: movielens_lr.synthetic(scale=0.02),
     )
-    monkeypatch.setitem(commands.TASKS, "movielens-lr", small)
+    monkeypatch.setitem(registry.TASKS, "movielens-lr", small)
     assert main(["demo", "--out", str(tmp_path)]) == 0
     assert "Do cold rows learn?\nalgorithm  unseen  cold (" in capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == {

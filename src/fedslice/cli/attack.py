@@ -12,7 +12,7 @@ import optax
 
 from fedslice import privacy, recipes
 from fedslice.cli import attack_picture, report
-from fedslice.cli.commands import say
+from fedslice.cli.printing import say
 from fedslice.data import sampling
 from fedslice.errors import InputError
 from fedslice.evaluation import reading

@@ -6,8 +6,8 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from fedslice.cli.commands import say
 from fedslice.cli.folder import as_json
+from fedslice.cli.printing import say
 from fedslice.errors import InputError
 from fedslice.privacy.accounting.account import Guarantee, guarantee, parts_of, shown
 from fedslice.privacy.accounting.budget import noise_for, rounds_for

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedslice.cli import grid, tuning
+from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import find_method
-from fedslice.cli.commands import devices_of, free_folder, say, seeds_of, task_of
 from fedslice.cli.folder import Line
+from fedslice.cli.printing import say
 from fedslice.cli.text import nearest
+from fedslice.cli.wanted import devices_of, free_folder, seeds_of, task_of
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError, MissingDataError
 from fedslice.report import page
@@ -196,7 +198,7 @@ def _changes(table: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def add_to(sub: Any, task_arguments: Any, training_arguments: Any) -> None:
+def add_to(sub: Any) -> None:
     """The arguments of both."""
     trial = sub.add_parser(
         "study", help="a grid of settings, seeds and algorithms: chosen on validation, one report"

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from fedslice.cli.catalogue import find_method, settings_for
-from fedslice.cli.commands import free_folder, say, task_of
 from fedslice.cli.deployment import app
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.deployment.loopback import NAME, Loopback
 from fedslice.cli.deployment.recipe import recipe
 from fedslice.cli.export import MODEL
+from fedslice.cli.printing import say
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
 from fedslice.cli.text import change_of
+from fedslice.cli.wanted import free_folder, task_of
 from fedslice.cli.workloads import TASKS
 from fedslice.data.population import Population
 from fedslice.deploy.report import Report
