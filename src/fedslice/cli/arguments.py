@@ -1,24 +1,27 @@
 """Arguments that several commands share: the task, its data, the training."""
 
-import argparse
 from pathlib import Path
 
-from fedslice.cli.settings import explained
+from fedslice.cli.helpful import Parser, columns, table, wrapped
+from fedslice.cli.settings import COMMON, explained
 from fedslice.cli.workloads import TASKS
 
 
-def task_arguments(parser: argparse.ArgumentParser) -> None:
+def task_arguments(parser: Parser) -> None:
     """A task by name, and where its data come from."""
     known = ", ".join(TASKS)
     parser.add_argument(
-        "task", metavar="TASK", help=f"{known}; or lr with --data; heat also takes a file here"
+        "task",
+        metavar="TASK",
+        help=f"{known}; or lr, with --data, for your own file",
     )
     source_arguments(parser)
 
 
-def source_arguments(parser: argparse.ArgumentParser) -> None:
+def source_arguments(parser: Parser) -> None:
     """Where the data come from."""
-    source = parser.add_mutually_exclusive_group()
+    group = parser.add_argument_group("data")
+    source = group.add_mutually_exclusive_group()
     source.add_argument(
         "--synthetic", action="store_true", help="generated data of the published size: no download"
     )
@@ -31,12 +34,12 @@ def source_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--data", type=Path, metavar="FILE", help="your own CSV or Parquet file, for the task lr"
     )
-    parser.add_argument(
+    group.add_argument(
         "--scale",
         type=float,
         help="size of the generated data; 1 is the published one (default: the task's)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--option",
         action="append",
         default=[],
@@ -46,29 +49,63 @@ def source_arguments(parser: argparse.ArgumentParser) -> None:
             " fedslice tasks NAME"
         ),
     )
-    parser.add_argument("--client", help="column of --data that names the client")
-    parser.add_argument("--label", help="column of --data to predict, 0 or 1")
-    parser.add_argument(
+    group = parser.add_argument_group("columns of your own file")
+    group.add_argument("--client", help="column of --data that names the client")
+    group.add_argument("--label", help="column of --data to predict, 0 or 1")
+    group.add_argument(
         "--features", help="columns of --data, separated by commas, whose values have weights"
     )
-    parser.add_argument(
+    group.add_argument(
         "--text",
         default="",
         help="those of them that are names, though they look like fractions or dates",
     )
 
 
-def training_arguments(parser: argparse.ArgumentParser) -> None:
+def training_arguments(parser: Parser) -> None:
     """How to train, for how long, and what to keep."""
-    settings = "\n".join(f"  {key:<18} {meaning}" for key, meaning in explained().items())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = (
-        "settings for --set (defaults: as published, where fedslice tasks NAME shows them, else"
-        f" those of fedslice algorithms NAME; settings.json has what was used):\n{settings}\n\nand"
-        " those of the algorithm: fedslice algorithms NAME. ALGORITHM:KEY=VALUE sets it for one of"
-        " those compared"
+    _training(parser)
+    _keeping(parser)
+    parser.notes = _settings()
+
+
+def _settings() -> str:
+    """The settings that algorithms share, with their defaults."""
+    usual = {key: f" (default: {_written(default)})" for key, (default, _) in COMMON.items()}
+    meanings = {key: meaning + usual.get(key, "") for key, meaning in explained().items()}
+    closing = (
+        "A task's published settings come before these defaults: fedslice tasks NAME shows them."
+        " fedslice algorithms NAME shows the settings of one algorithm. Where several are compared,"
+        " ALGORITHM:KEY=VALUE sets it for one of them. settings.json of the run folder has what was"
+        " used."
     )
-    parser.add_argument(
+    return "\n".join([table("settings for --set:", meanings), "", *wrapped(closing, columns())])
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _training(parser: Parser) -> None:
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a setting, as often as needed; see below",
+    )
+    group.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
+    group.add_argument(
+        "--eval-every",
+        type=int,
+        default=10,
+        metavar="E",
+        help="measure every E rounds (default: 10)",
+    )
+    group.add_argument(
         "--validation",
         type=float,
         default=0.0,
@@ -78,16 +115,7 @@ def training_arguments(parser: argparse.ArgumentParser) -> None:
             " clients, or each client's latest examples, or any (default: study 0.1, else none)"
         ),
     )
-    parser.add_argument(
-        "--devices",
-        type=Path,
-        metavar="TOML",
-        help=(
-            "devices whose time is estimated: bandwidths, speed, spreads, stragglers (default: the"
-            " Field Guide's constants)"
-        ),
-    )
-    parser.add_argument(
+    group.add_argument(
         "--patience",
         type=int,
         default=0,
@@ -97,18 +125,14 @@ def training_arguments(parser: argparse.ArgumentParser) -> None:
             " best/ of the run folder (default: go on to the last round)"
         ),
     )
-    parser.add_argument("--rounds", type=int, default=200, help="rounds in all (default: 200)")
-    parser.add_argument(
-        "--eval-every",
-        type=int,
-        default=10,
-        metavar="E",
-        help="measure every E rounds (default: 10)",
-    )
-    parser.add_argument(
+
+
+def _keeping(parser: Parser) -> None:
+    group = parser.add_argument_group("what is kept and shown")
+    group.add_argument(
         "--out", type=Path, metavar="DIR", help="run folder; an unfinished run in it goes on"
     )
-    parser.add_argument(
+    group.add_argument(
         "--store",
         default="ram",
         metavar="DIR",
@@ -117,13 +141,15 @@ def training_arguments(parser: argparse.ArgumentParser) -> None:
             " larger than memory (default: ram)"
         ),
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a setting, as often as needed; see below",
-    )
-    parser.add_argument(
+    group.add_argument(
         "--json", action="store_true", help="one JSON object a line on standard output"
+    )
+    group.add_argument(
+        "--devices",
+        type=Path,
+        metavar="TOML",
+        help=(
+            "devices whose time is estimated: bandwidths, speed, spreads, stragglers (default: the"
+            " Field Guide's constants)"
+        ),
     )

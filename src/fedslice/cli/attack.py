@@ -295,7 +295,10 @@ def add_to(commands: Any) -> None:
         "attack", help="what can be read from messages, from sums, and from sums with noise"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("attack"), help="folder for table and picture"
+        "--out",
+        type=Path,
+        default=Path("attack"),
+        help="folder for table and picture (default: attack)",
     )
     parser.add_argument(
         "--trials", type=int, default=6000, help="rounds that each attacker plays (default: 6000)"

@@ -5,14 +5,15 @@ where it has another default than its signature."""
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedslice import recipes
 from fedslice.cli.method import Method
 from fedslice.cli.optimizers import CONSTANTS
 from fedslice.cli.settings import COMMON, Settings
-from fedslice.cli.text import change_of, nearest
-from fedslice.errors import InputError
-from fedslice.tasks.base import Task
+from fedslice.cli.text import change_of
+from fedslice.errors import InputError, nearest
+from fedslice.tasks.base import Task, Workload
 
 
 def _tables(task: Task) -> bool:
@@ -60,15 +61,16 @@ ALGORITHMS: dict[str, Method] = _all()
 def find_method(name: str) -> Method:
     """The algorithm of this name."""
     if name not in ALGORITHMS:
-        raise InputError(f"there is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+        raise InputError(f"there is no algorithm {name!r}; {nearest(name, ALGORITHMS)}")
     return ALGORITHMS[name]
 
 
 def settings_for(
-    task: Task, algorithm: str, changes: Sequence[str], several: bool = False
+    task: Task | Workload, algorithm: str, changes: Sequence[str], several: bool = False
 ) -> Settings:
     """What this algorithm runs with: the task's published settings with the user's changes,
     ``key=value`` or ``ALGORITHM:key=value``.  Nothing is in it that the algorithm does not use.
+    A workload stands for its task where there are no data yet.
 
     With ``several``, when algorithms are compared, changes that are not its own or shared are
     passed over."""
@@ -88,7 +90,7 @@ def settings_for(
         values["server_rate"] = rate
     alone = task.algorithms.get(algorithm, {})
     values |= {**method.defaults, **{key: value for key, value in alone.items() if key in own}}
-    values |= {key: made(task) if callable(made) else made for key, made in method.fixed.items()}
+    values |= {key: _fixed(made, task) for key, made in method.fixed.items()}
     settings = Settings({key: value for key, value in values.items() if key not in method.unused})
     settings = _changed(
         algorithm, settings, [c for c in changes if not _constant(c)], several
@@ -102,6 +104,13 @@ def settings_for(
         .with_weights()
         .with_noise()
     )
+
+
+def _fixed(made: Any, task: Task | Workload) -> Any:
+    """What a definition fixes; before there are data, a model is taken to have tables."""
+    if not callable(made):
+        return made
+    return made(task) if isinstance(task, Task) else True
 
 
 def _constant(change: str) -> bool:
@@ -144,7 +153,7 @@ def _takes(algorithm: str, settings: Settings, named: str, key: str) -> bool:
 
 
 def settings_of_all(
-    task: Task, algorithms: Sequence[str], changes: Sequence[str]
+    task: Task | Workload, algorithms: Sequence[str], changes: Sequence[str]
 ) -> tuple[dict[str, Settings], list[str]]:
     """What each of several algorithms runs with, and notes on changes that are not for all of them.
 

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from fedslice.cli import report, study
 from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_of_all
+from fedslice.cli.checks import check_algorithms, check_comparison
 from fedslice.cli.printing import figures_of, print_json, say
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.train import experiment_of
@@ -22,10 +23,8 @@ from fedslice.tasks.base import OBSERVED, Task
 
 def compare(options: argparse.Namespace) -> int:
     """Train several with several seeds; table and picture."""
-    for name in options.algorithms:
-        find_method(name)
-    if len(set(options.algorithms)) < len(options.algorithms):
-        raise InputError("an algorithm is named twice")
+    check_algorithms(options.algorithms)
+    check_comparison(options)
     seeds = seeds_of(options.seeds)
     drawn = can_draw()
     task = task_of(options)

@@ -1,11 +1,11 @@
 """All that can be said on the command line."""
 
-import argparse
 from importlib.metadata import version
 
 from fedslice.cli import (
     attack,
     compare,
+    completion,
     demo,
     example,
     exporting,
@@ -18,11 +18,17 @@ from fedslice.cli import (
     train,
 )
 from fedslice.cli.deployment import arguments as deployment
+from fedslice.cli.help_examples import EXAMPLES
+from fedslice.cli.helpful import Parser, walk
 
 
-def parser() -> argparse.ArgumentParser:
-    """The arguments of all commands."""
-    parser = argparse.ArgumentParser(
+def parser() -> Parser:
+    """The arguments of all commands.
+
+    >>> parser().parse_args(["heat", "movielens-lr", "--synthetic"]).synthetic
+    True
+    """
+    parser = Parser(
         prog="fedslice",
         description="Federated optimisation where every client trains only its slice of the model.",
     )
@@ -32,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
         each.add_to(sub)
     below = privacy.add_to(sub).add_subparsers(title="a demonstration", metavar="attack")
     attack.add_to(below)
-    for each in (example, recommending, exporting, deployment):
+    for each in (example, recommending, exporting, deployment, completion):
         each.add_to(sub)
+    for path, one in walk(parser):
+        one.examples = EXAMPLES.get(path, [])
     return parser

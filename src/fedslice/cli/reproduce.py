@@ -14,14 +14,15 @@ from typing import Any
 from fedslice.cli import grid, tuning
 from fedslice.cli.catalogue import find_method, settings_for
 from fedslice.cli.experiment import Experiment
+from fedslice.cli.helpful import one_of
 from fedslice.cli.printing import say
 from fedslice.cli.published import PAPERS, ROUNDS, Row, Sheet
 from fedslice.cli.results import add_files, write_report
 from fedslice.cli.scorer import Scorer
-from fedslice.cli.text import minutes, nearest, pair
+from fedslice.cli.text import minutes, pair
 from fedslice.cli.wanted import named_task, seeds_of
 from fedslice.compose import check_sampler
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 from fedslice.report import figures
 from fedslice.report.content import Report
 from fedslice.report.picture import Picture
@@ -225,7 +226,12 @@ def add_to(sub: Any) -> None:
     again = sub.add_parser(
         "reproduce", help="a paper's tables: published figures beside those measured here"
     )
-    again.add_argument("paper", choices=list(PAPERS), help="whose tables")
+    again.add_argument(
+        "paper",
+        type=one_of(list(PAPERS)),
+        metavar="PAPER",
+        help=f"whose tables: {', '.join(PAPERS)}",
+    )
     again.add_argument("--task", help="one of its tasks (default: all of them)")
     source = again.add_mutually_exclusive_group()
     source.add_argument("--data-dir", type=Path, metavar="DIR", help="the task's official files")

@@ -10,12 +10,12 @@ from typing import Any
 from fedslice.cli import grid, tuning
 from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import find_method
+from fedslice.cli.checks import check_algorithms, check_study
 from fedslice.cli.folder import Line
 from fedslice.cli.printing import say
-from fedslice.cli.text import nearest
 from fedslice.cli.wanted import devices_of, free_folder, seeds_of, task_of
 from fedslice.compose import check_sampler
-from fedslice.errors import InputError, MissingDataError
+from fedslice.errors import InputError, MissingDataError, nearest
 from fedslice.report import page
 from fedslice.report.content import Report, content
 from fedslice.report.picture import KINDS
@@ -48,8 +48,8 @@ def study(options: argparse.Namespace) -> None:
         axes += _read(options)
     if not options.algorithms:
         raise InputError("name the algorithms to compare: fedslice study TASK fedavg fedsubavg")
-    for name in options.algorithms:
-        find_method(name)
+    check_algorithms(options.algorithms)
+    check_study(options, axes)
     task = task_of(options)
     if options.validation:
         task = task.validated(options.validation)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedslice.cli.arguments import task_arguments, training_arguments
-from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for
+from fedslice.cli.catalogue import ALGORITHMS, settings_for
+from fedslice.cli.checks import check_run
 from fedslice.cli.experiment import BEST, Experiment, shares
 from fedslice.cli.folder import Line
 from fedslice.cli.printing import print_json, print_line, say
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     algorithm = options.algorithm or (
         TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg"
     )
-    find_method(algorithm)
+    check_run(options, algorithm)
     task = task_of(options)
     if options.validation:
         task = task.validated(options.validation)
@@ -135,7 +136,7 @@ def add_to(commands: Any) -> None:
     task_arguments(parser)
     parser.add_argument(
         "--algorithm",
-        help=f"one of {', '.join(ALGORITHMS)} (default: the task's, mostly fedsubavg)",
+        help=f"which one: {', '.join(ALGORITHMS)} (default: the task's, mostly fedsubavg)",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of sampling, batches and initial values (default: 0)"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedslice.cli.own import own_task
 from fedslice.cli.printing import say
-from fedslice.cli.workloads import find_task, make_task, obtain
+from fedslice.cli.workloads import chosen_options, find_task, make_task, obtain
 from fedslice.data.devices import Devices
 from fedslice.errors import InputError
 from fedslice.tasks.base import Task
@@ -34,6 +34,7 @@ def named_task(options: argparse.Namespace) -> Task:
                 " for all of it)"
             )
         return make_task(workload, None, scale, options.option)
+    chosen_options(workload, True, options.option)  # refused before anything is downloaded
     if options.data_dir is None:
         say(f"looking for the data in {data_home()} (set FEDSLICE_DATA to change this)")
     return make_task(workload, options.data_dir or obtain(workload), 1.0, options.option)

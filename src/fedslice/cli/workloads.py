@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedslice.cli.text import pair, parse
-from fedslice.errors import InputError, MissingDataError
+from fedslice.errors import InputError, MissingDataError, nearest
 from fedslice.files.guard import reading
 from fedslice.tasks import workloads
 from fedslice.tasks.base import Task, Workload
@@ -24,7 +24,7 @@ def find_task(name: str) -> Workload:
     """
     if name not in TASKS:
         raise InputError(
-            f"there is no task {name!r}; there are {', '.join(TASKS)}, and lr for your own --data"
+            f"there is no task {name!r}; {nearest(name, TASKS)} Your own file: --data FILE"
         )
     return TASKS[name]
 
@@ -97,20 +97,26 @@ def make_task(workload: Workload, place: Path | None, scale: float, changes: Seq
     >>> len(task.train) == len(task.test), task.source
     (True, 'generated data, seed 0, scale 0.02; split=time')
     """
-    known, chosen = options_of(workload, real=place is not None), {}
-    names = ", ".join(f"{name} ({_written(default)})" for name, default in known.items()) or "none"
-    wanted = f"write name=value; the options of {workload.name} here are {names}"
-    for change in changes:
-        key, text = pair("--option", change, wanted)
-        if key not in known:
-            raise InputError(f"--option {change}: {wanted}")
-        chosen[key] = parse(key, text, type(known[key]))
+    chosen = chosen_options(workload, place is not None, changes)
     if place is None or workload.load is None:
         task = workload.synthetic(scale=scale, **chosen)
     else:
         with reading(place):
             task = workload.load(place, **chosen)
     return replace(task, source=f"{task.source}; {', '.join(changes)}") if changes else task
+
+
+def chosen_options(workload: Workload, real: bool, changes: Sequence[str]) -> dict[str, Any]:
+    """The options of a task that ``name=value`` set, as values."""
+    known, chosen = options_of(workload, real), {}
+    names = ", ".join(f"{name} ({_written(default)})" for name, default in known.items()) or "none"
+    wanted = f"write name=value; the options of {workload.name} here are {names}"
+    for change in changes:
+        key, text = pair("--option", change, wanted)
+        if key not in known:
+            raise InputError(f"--option {change}: {nearest(key, known)} {wanted}")
+        chosen[key] = parse(key, text, type(known[key]))
+    return chosen
 
 
 def present(workload: Workload, place: Path) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from fedslice.data.compatibility import meet
 from fedslice.data.halves import Split, assign, check
 from fedslice.data.population import Population
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 from fedslice.evaluation.scores import Scores, tally
 from fedslice.model import Model
 from fedslice.round.batches import check_query
@@ -59,9 +59,8 @@ class Gain(NamedTuple):
         finite.
         """
         if name not in self.before.clients:
-            raise InputError(
-                f"there is no figure {name!r}; there are {', '.join(self.before.clients)}"
-            )
+            wanted = nearest(name, self.before.clients)
+            raise InputError(f"there is no figure {name!r}; {wanted}")
         more = name in self.before.more if more is None else more
         before, after = self.before.clients[name], self.after.clients[name]
         with np.errstate(invalid="ignore"):
