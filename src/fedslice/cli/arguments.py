@@ -121,8 +121,8 @@ def _training(parser: Parser) -> None:
         default=0,
         metavar="P",
         help=(
-            "stop after P evaluations without a better validation loss, and keep the best model in"
-            " best/ of the run folder (default: go on to the last round)"
+            "stop after P evaluations without a better validation loss (default: go on to the last"
+            " round); with --validation, best/ of the run folder has the best model"
         ),
     )
 

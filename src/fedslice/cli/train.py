@@ -12,7 +12,7 @@ from fedslice.cli.catalogue import ALGORITHMS, settings_for
 from fedslice.cli.checks import check_run
 from fedslice.cli.experiment import BEST, Experiment, shares
 from fedslice.cli.folder import Line
-from fedslice.cli.printing import print_json, print_line, say
+from fedslice.cli.printing import folded, print_json, print_line, say
 from fedslice.cli.settings import Settings
 from fedslice.cli.trackers import open_tracker
 from fedslice.cli.wanted import devices_of, free_folder, task_of
@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> None:
     task = task_of(options)
     if options.validation:
         task = task.validated(options.validation)
+    if options.validation and not options.patience:
+        options.patience = options.rounds  # the best model is kept, and nothing is cut short
     emit = print_json if options.json else print_line
     settings = settings_for(task, algorithm, options.set)
     experiment = experiment_of(options, task, algorithm, settings, options.seed, emit=emit)
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
         )  # not before all else is right
         done = _tracked(experiment, run, options.track)
     if not options.json:
-        print(_closing(experiment, done))
+        print(folded(_closing(experiment, done), sys.stdout))
 
 
 def _tracked(experiment: Experiment, run: Run, kinds: Sequence[str]) -> Line:
@@ -124,7 +126,9 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
     pace = f"{speed:.2f} ms a round" if speed is not None else ""
     if "best_round" in done:
         best = f"best on validation in round {done['best_round']}: {Path(done['out']) / BEST}"
-        reached = "\n".join(filter(None, [done.get("stopped", ""), best, reached]))
+        why = done.get("stopped")
+        early = f"stopped after round {done['rounds']}: {why}" if why else ""
+        reached = "\n".join(filter(None, [early, best, reached]))
     spent = f"time: {shares(experiment.time)}"
     words = [reached, experiment.privacy, pace, spent, f"run folder: {done['out']}"]
     return "\n".join(filter(None, words))
