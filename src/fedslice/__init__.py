@@ -20,6 +20,9 @@ from fedslice.evaluation.gain import adapted as adapted
 from fedslice.evaluation.kept_models import kept as kept
 from fedslice.evaluation.scores import Evaluator as Evaluator
 from fedslice.evaluation.scores import evaluate as evaluate
+from fedslice.frameworks import equinox as equinox
+from fedslice.frameworks import flax as flax
+from fedslice.frameworks import torch as torch
 from fedslice.heat import Heat as Heat
 from fedslice.model import Model as Model
 from fedslice.model import Table as Table
