@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from fedslice.cli import attack, commands, example, privacy, reproduce, results
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.deployment import commands as deployment
+from fedslice.cli.formats import command as exporting
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
 
@@ -155,14 +156,7 @@ def _afterwards(sub: Commands) -> None:
     )
     suggest.set_defaults(act=commands.recommend)
 
-    out = sub.add_parser("export", help="the trained tables of a run, with your names for the rows")
-    out.add_argument("run", type=Path, help="the --out folder of a run")
-    out.add_argument(
-        "file",
-        type=Path,
-        help="to write: .npz, .safetensors or .parquet (with NAME.dense.parquet beside it)",
-    )
-    out.set_defaults(act=commands.export_run)
+    exporting.add_to(sub)
 
 
 def _deploying(sub: Commands) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedslice.cli import export, report, study
+from fedslice.cli import report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
 from fedslice.cli.experiment import BEST, Experiment, shares
@@ -430,15 +430,6 @@ def recommend(options: argparse.Namespace) -> None:
         for place, each in enumerate(found, 1)
     ]
     print(report.text_table(["", "score", "item", "clients"], cells))
-
-
-def export_run(options: argparse.Namespace) -> None:
-    """The trained rows under their names."""
-    model = export.read_model(options.run)
-    with writing(options.file):
-        files = export.export(model, options.file)
-    for file in files:
-        print(f"written: {file}")
 
 
 def _names(text: str) -> list[str]:

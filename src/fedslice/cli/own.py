@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "your own data", f"with the tasks {', '.join(NAMES)}; see docs/how-to/your-own-data.md"
     )
     group.add_argument(
-        "--sql", metavar="QUERY", help="a query in place of a file (DuckDB), or of --data BASE.duckdb"
+        "--sql",
+        metavar="QUERY",
+        help="a query in place of a file (DuckDB), or of --data BASE.duckdb",
     )
     group.add_argument("--client", metavar="COLUMN", help="names the client")
     group.add_argument(

@@ -117,8 +117,8 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise InputError(
-            "this needs PyTorch: pip install 'fedslice[torch]' (its build for CPUs alone is a tenth"
-            " as large: pytorch.org says how)"
+            "this needs PyTorch: pip install 'fedslice[torch]' (a build for CPUs alone is far"
+            " smaller, and all that is needed)"
         ) from error
     return torch
 

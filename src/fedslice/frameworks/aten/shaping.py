@@ -54,7 +54,7 @@ def _unflatten(self: Array, dim: int, sizes: Sizes) -> Array:
 def _split(self: Array, split_size: Any, dim: int = 0) -> list[Array]:
     if not isinstance(split_size, int):
         return _split_sizes(self, split_size, dim)
-    return jnp.split(self, range(split_size, self.shape[dim], split_size), dim)
+    return jnp.split(self, list(range(split_size, self.shape[dim], split_size)), dim)
 
 
 def _split_sizes(self: Array, split_sizes: Sizes, dim: int = 0) -> list[Array]:
