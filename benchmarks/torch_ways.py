@@ -49,10 +49,8 @@ def torch_loss(net: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def twin(net: TwoTower) -> fs.Model:
     """The same in JAX, from the same weights."""
     first = {name: np.array(p.detach().numpy()) for name, p in net.named_parameters()}
-    tables = {
-        name: fs.Table(len(first[f"{name}.weight"]), (name,), (WIDTH,), values=first.pop(f"{name}.weight"))
-        for name in ("user", "item")
-    }  # fmt: skip
+    rows = {name: first.pop(f"{name}.weight") for name in ("user", "item")}
+    tables = {name: fs.Table(len(x), (name,), (WIDTH,), values=x) for name, x in rows.items()}
 
     def tower(params: Params, side: str, x: Array) -> Array:
         x = jax.nn.relu(x @ params[f"{side}.0.weight"].T + params[f"{side}.0.bias"])

@@ -15,6 +15,7 @@ from fedslice.compose import algorithm as algorithm
 from fedslice.data import halves as halves
 from fedslice.data import sampling as sampling
 from fedslice.data.population import Population as Population
+from fedslice.estimator import Federated as Federated
 from fedslice.evaluation.gain import Personal as Personal
 from fedslice.evaluation.gain import adapted as adapted
 from fedslice.evaluation.kept_models import kept as kept

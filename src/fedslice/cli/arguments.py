@@ -5,12 +5,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedslice.cli import attack, commands, example, privacy, reproduce, results
+from fedslice.cli import attack, commands, example, own, predict, privacy, reproduce, results
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.deployment import commands as deployment
 from fedslice.cli.formats import command as exporting
 from fedslice.cli.settings import explained
 from fedslice.cli.workloads import TASKS
+from fedslice.models.own import NAMES
 
 Commands: TypeAlias = Any  # argparse has no public name for the place where commands are added
 
@@ -132,6 +133,7 @@ def _looking(sub: Commands) -> None:
 
 
 def _afterwards(sub: Commands) -> None:
+    predict.add_to(sub)
     suggest = sub.add_parser(
         "recommend", help="a new user's best items, from a few ratings and a trained movielens-mf"
     )
@@ -208,7 +210,9 @@ def _deploying(sub: Commands) -> None:
 def _task_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(TASKS)
     parser.add_argument(
-        "task", metavar="TASK", help=f"{known}; or lr with --data; heat also takes a file here"
+        "task",
+        metavar="TASK",
+        help=f"{known}; or {', '.join(NAMES)} with --data; heat also takes a file here",
     )
     _source_arguments(parser)
 
@@ -225,7 +229,11 @@ def _source_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder (or zip) with the task's official files",
     )
     source.add_argument(
-        "--data", type=Path, metavar="FILE", help="your own CSV or Parquet file, for the task lr"
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help=f"your own file, or a folder of Parquet files, for {', '.join(NAMES)}: CSV, JSONL,"
+        " Parquet",
     )
     parser.add_argument(
         "--scale",
@@ -242,16 +250,7 @@ def _source_arguments(parser: argparse.ArgumentParser) -> None:
             " fedslice tasks NAME"
         ),
     )
-    parser.add_argument("--client", help="column of --data that names the client")
-    parser.add_argument("--label", help="column of --data to predict, 0 or 1")
-    parser.add_argument(
-        "--features", help="columns of --data, separated by commas, whose values have weights"
-    )
-    parser.add_argument(
-        "--text",
-        default="",
-        help="those of them that are names, though they look like fractions or dates",
-    )
+    own.add_arguments(parser)
 
 
 def _training_arguments(parser: argparse.ArgumentParser) -> None:
@@ -265,7 +264,7 @@ def _training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--validation",
-        type=float,
+        type=own.part,
         default=0.0,
         metavar="SHARE",
         help=(

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedslice.cli import report, study
+from fedslice.cli import own, report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
 from fedslice.cli.experiment import BEST, Experiment, shares
@@ -22,22 +22,22 @@ from fedslice.cli.workloads import (
     find_task,
     make_task,
     obtain,
+    outline,
     present,
     sections,
     task_page,
+    usual_algorithm,
 )
 from fedslice.cluster.crew import Crew
 from fedslice.cluster.rays import ray
 from fedslice.compose import check_sampler
 from fedslice.data.devices import Devices
-from fedslice.data.loading import from_file
 from fedslice.errors import DivergedError, InputError
 from fedslice.files.writing import writing
 from fedslice.report import figures, records
 from fedslice.report.sections import heat_table
 from fedslice.simulation.progress import show
 from fedslice.simulation.run import Run
-from fedslice.tasks import logistic
 from fedslice.tasks.base import OBSERVED, Task, Workload
 from fedslice.tasks.readers.files import data_home
 
@@ -107,9 +107,27 @@ def data(options: argparse.Namespace) -> None:
 
 def task_of(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
-    if options.task == "lr" or options.data is not None:
-        return _own(options)
-    return named_task(options)
+    return own.make(options) if own.wanted(options) else named_task(options)
+
+
+def check_settings(options: argparse.Namespace) -> None:
+    """Refuse what cannot be before any data are read."""
+    if options.rounds < 1 or options.eval_every < 1:
+        raise InputError("--rounds and --eval-every must be at least 1")
+    if own.wanted(options):
+        own.check(options)
+
+
+def validated(task: Task, options: argparse.Namespace) -> Task:
+    """With the validation set that was asked for, if the task has none yet."""
+    if task.validation is not None or not options.validation:
+        return task
+    if isinstance(options.validation, Path):
+        raise InputError(
+            f"--validation {options.validation}: a file is for your own data; give a share, such as"
+            " 0.1"
+        )
+    return task.validated(options.validation)
 
 
 def named_task(options: argparse.Namespace) -> Task:
@@ -128,30 +146,6 @@ def named_task(options: argparse.Namespace) -> Task:
     if options.data_dir is None:
         say(f"looking for the data in {data_home()} (set FEDSLICE_DATA to change this)")
     return make_task(workload, options.data_dir or obtain(workload), 1.0, options.option)
-
-
-def _own(options: argparse.Namespace) -> Task:
-    missing = [
-        f"--{name}"
-        for name in ("data", "client", "label", "features")
-        if getattr(options, name) is None
-    ]
-    if options.task != "lr" or missing:
-        raise InputError(
-            "your own data go with the task lr: fedslice run lr --data clicks.parquet --client"
-            " user --label clicked --features item,category (missing here:"
-            f" {', '.join(missing) or 'the task name lr'})"
-        )
-    if options.option:
-        raise InputError(f"--option {options.option[0]}: the task lr has no options")
-    fields = _names(options.features)
-    text = _names(options.text)
-    people = from_file(
-        options.data, client=options.client, label=options.label, features=fields, text=text
-    )
-    for line in logistic.values(people, fields):
-        say(line)
-    return logistic.from_population(people, fields, options.label)
 
 
 def _experiment(
@@ -202,13 +196,11 @@ def _crew(options: argparse.Namespace, threads: int) -> Iterator[Crew | None]:
 
 def run_task(options: argparse.Namespace) -> None:
     """Train one algorithm."""
-    algorithm = options.algorithm or (
-        TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg"
-    )
+    algorithm = options.algorithm or usual_algorithm(options.task)
     find_method(algorithm)
-    task = task_of(options)
-    if options.validation:
-        task = task.validated(options.validation)
+    check_settings(options)
+    settings_for(outline(options.task), algorithm, options.set)
+    task = validated(task_of(options), options)
     emit = _print_json if options.json else _print_line
     settings = settings_for(task, algorithm, options.set)
     experiment = _experiment(options, task, algorithm, settings, options.seed, emit=emit)
@@ -254,9 +246,9 @@ def compare(options: argparse.Namespace) -> int:
         raise InputError("an algorithm is named twice")
     seeds = seeds_of(options.seeds)
     drawn = _can_draw()
-    task = task_of(options)
-    if options.validation:
-        task = task.validated(options.validation)
+    check_settings(options)
+    settings_of_all(outline(options.task), options.algorithms, options.set)
+    task = validated(task_of(options), options)
     settings, notes = settings_of_all(task, options.algorithms, options.set)
     for note in notes:
         say(note)
@@ -377,7 +369,7 @@ def heat(options: argparse.Namespace) -> None:
         report.check_picture(options.png)
     if options.task not in TASKS and Path(options.task).suffix:
         options.data, options.task = Path(options.task), "lr"
-    task = _unlabelled(options) if options.data is not None else task_of(options)
+    task = own.heat_of(options) if own.wanted(options) else task_of(options)
     heat, figures = task.train.heat(task.model), task.train.summary(task.model)
     if options.json:
         edges, rows = heat.histogram()
@@ -398,22 +390,6 @@ def heat(options: argparse.Namespace) -> None:
         print(f"picture: {report.heat_picture(heat, options.png, task.name)}", file=sys.stderr)
 
 
-def _unlabelled(options: argparse.Namespace) -> Task:
-    """Heat needs no label and no split."""
-    if options.client is None or options.features is None:
-        raise InputError(
-            "the heat of a file needs its columns: fedslice heat FILE --client user --features"
-            " item,category"
-        )
-    if options.option:
-        raise InputError(f"--option {options.option[0]}: the task lr has no options")
-    fields = _names(options.features)
-    people = from_file(
-        options.data, client=options.client, features=fields, text=_names(options.text)
-    )
-    return logistic.whole(people, fields)
-
-
 def recommend(options: argparse.Namespace) -> None:
     """A new user's best items."""
     model, ways = recommender.trained(options.model)
@@ -430,10 +406,6 @@ def recommend(options: argparse.Namespace) -> None:
         for place, each in enumerate(found, 1)
     ]
     print(report.text_table(["", "score", "item", "clients"], cells))
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def seeds_of(text: str) -> list[int]:

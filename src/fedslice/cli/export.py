@@ -1,5 +1,5 @@
-"""A trained model on disk, with the users' own names for its rows: what a run folder holds, and what
-:mod:`fedslice.cli.formats` writes for other programs."""
+"""A trained model on disk, with the users' own names for its rows: what a run folder holds, and
+what :mod:`fedslice.cli.formats` writes for other programs."""
 
 import hashlib
 import json

@@ -1,10 +1,10 @@
 """Own data on the command line: what their columns are for, how they are split, which model."""
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fedslice.cli.text import pair, parse
 from fedslice.data.preparing import SPLITS, TEST
@@ -102,7 +102,6 @@ def columns(text: str | None) -> list[str]:
 def purposes_of(options: argparse.Namespace) -> Purposes:
     """What the columns are for."""
     numbers = dict(name.partition(":")[::2] for name in columns(options.numbers))
-    chosen, _ = _options(options)
     return Purposes(
         options.client,
         options.label,
@@ -113,11 +112,11 @@ def purposes_of(options: argparse.Namespace) -> Purposes:
         options.separator,
         columns(options.text),
         options.label_as,
-        chosen["longest"],
+        _options(options)["longest"],
     )
 
 
-def _options(options: argparse.Namespace) -> tuple[dict[str, int], list[str]]:
+def _options(options: argparse.Namespace) -> dict[str, int]:
     listed = ", ".join(f"{name} ({default})" for name, default in OPTIONS.items())
     said = f"write name=value; the options of own data are {listed}"
     chosen = dict(OPTIONS)
@@ -126,7 +125,7 @@ def _options(options: argparse.Namespace) -> tuple[dict[str, int], list[str]]:
         if key not in OPTIONS:
             raise InputError(f"--option {change}: {said}")
         chosen[key] = parse(key, text, int)
-    return chosen, options.option
+    return chosen
 
 
 def data_of(options: argparse.Namespace) -> Path | Query:
@@ -148,27 +147,25 @@ def check(options: argparse.Namespace, labelled: bool = True) -> None:
             f"your own data go with the tasks {', '.join(NAMES)}: {EXAMPLE} (missing here:"
             f" {', '.join(missing) or 'the name of one of these'})"
         )
-    chosen, _ = _options(options)
-    own.check_model(options.task, chosen["dimension"])
+    own.check_model(options.task, _options(options)["dimension"])
     purposes_of(options)
 
 
 def make(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
     check(options)
-    chosen, said = _options(options)
     held = getattr(options, "validation", 0.0)
     task = own.from_data(
         data_of(options),
         purposes_of(options),
         model=options.task,
-        dimension=chosen["dimension"],
+        dimension=_options(options)["dimension"],
         split=options.split,
         test=options.test,
         validation=held,
         folder=_folder(options),
     )
-    tell(own.described(task.features, task.train), task.notes)  # type: ignore[arg-type]
+    tell(own.described(task), task.notes)
     return task
 
 
@@ -199,16 +196,21 @@ def heat_of(options: argparse.Namespace) -> Task:
 
 def tell(*lines: Sequence[str]) -> None:
     """Notes for the person, on standard error."""
-    import sys
-
     for line in (each for some in lines for each in some):
         show(line, sys.stderr)
 
 
-def said_again(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments about own data, by their flags, for a command that does the same."""
+def words(options: argparse.Namespace) -> list[str]:
+    """The arguments about own data, as they were said, for a command that does the same."""
+    usual = {"label_as": "auto", "separator": "|", "split": "examples", "test": TEST}
     names = (
         "sql", "client", "label", "label_as", "features", "numbers", "lists", "separator", "text",
         "time", "split", "test",
     )  # fmt: skip
-    return {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in names}
+    said = {
+        name: value for name, value in given.items() if value not in (None, "", usual.get(name))
+    }
+    return [
+        word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", str(value))
+    ]

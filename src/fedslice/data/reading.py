@@ -203,20 +203,25 @@ def delimiter_of(path: Path) -> str:
     """
     if {".tsv", ".tab"} & {ending.lower() for ending in path.suffixes}:
         return "\t"
-    if not path.is_file():  # a pipe can be read once
-        return ","
     with File(path).open() as stream:
-        header = stream.readline(HEADER).decode("utf-8", "replace").strip()
-    return max(DELIMITERS, key=header.count)
+        return _separated(stream.readline(HEADER))
+
+
+def _separated(line: bytes) -> str:
+    return max(DELIMITERS, key=line.decode("utf-8", "replace").strip().count)
 
 
 def _written(arrow: Any, path: Path) -> Source:
     from pyarrow import csv
 
-    delimiter = delimiter_of(path)
+    # a pipe can be read once
+    piped = None if path.is_file() else path.read_bytes()
+    delimiter = delimiter_of(path) if piped is None else _separated(piped[:HEADER].split(b"\n")[0])
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
 
     def opened() -> Any:
+        if piped is not None:
+            return io.BytesIO(piped)
         return File(path).open() if path.suffix == ".gz" else nullcontext(path)
 
     def stream(source: Any, columns: Sequence[str] | None) -> Any:

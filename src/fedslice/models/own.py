@@ -131,20 +131,21 @@ def own(
 
     def init(key: Key) -> Params:
         first: Params = {"bias": jnp.zeros(shape)}
-        keys = jax.random.split(key, 4)
+        keys = jax.random.split(key, 3)
         if numbers:
             first["slope"] = jnp.zeros((numbers, *shape))
         if numbers and name == "fm":
             first["number_factor"] = _small(keys[0], (numbers, dimension))
         if name == "mf":
-            first |= {"user": _small(keys[1], (dimension,)), "user_bias": jnp.zeros(())}
+            # of zeros: what a client says does not depend on who else is asked
+            first |= {"user": jnp.zeros(dimension), "user_bias": jnp.zeros(())}
         if name == "din":
             inputs = len(layout) * dimension + numbers
-            first["tower"] = _layers(keys[2], (inputs, *HIDDEN, many or 1))
+            first["tower"] = _layers(keys[1], (inputs, *HIDDEN, many or 1))
             histories = sum(target >= 0 for _, _, target in layout)
             first["attention"] = [
                 _layers(each, (4 * dimension, ATTENTION, 1))
-                for each in jax.random.split(keys[3], histories)
+                for each in jax.random.split(keys[2], histories)
             ]
         return first
 

@@ -19,7 +19,7 @@ from fedslice.data.features import Features
 from fedslice.data.learning import gather, learn
 from fedslice.data.population import Population
 from fedslice.data.preparing import TEST, Prepared, by_client, population, prepare
-from fedslice.data.purposes import Purposes
+from fedslice.data.purposes import FEWEST, Purposes
 from fedslice.data.reading import Query, open_source
 from fedslice.model import Model
 from fedslice.models.own import DIMENSION, own
@@ -163,9 +163,13 @@ def whole(data: Any, purposes: Purposes) -> Task:
     )  # fmt: skip
 
 
-def described(features: Features) -> list[str]:
-    """What each column was taken for, in a few words."""
-    words = []
+def described(task: Task) -> list[str]:
+    """What each column of own data was taken for, in a few words, and a note on those whose values
+    hardly ever repeat: numbers of orders are whole numbers, too."""
+    features = task.features
+    assert features is not None
+    words, alone = [], []
+    ids = task.train.columns["features"]
     for column in features.columns:
         many = column.rows
         kind = {
@@ -177,6 +181,9 @@ def described(features: Features) -> list[str]:
             kind = f"with the ids of {column.shares}"
         lists = f", lists of up to {column.width}" if column.width > 1 else ""
         words.append(f"{column.column} {kind}{lists}")
+        if column.kind == "category" and len(ids) >= FEWEST:
+            present = int((ids[:, column.place : column.place + column.width] >= 0).sum())
+            alone += [column.column] if column.rows > 0.9 * present else []
     label = features.label
     meaning = {
         "binary": f"1 is {label.classes[1]!r}" if label.classes[1:] else "",
@@ -186,4 +193,5 @@ def described(features: Features) -> list[str]:
     told = [f"features: {', '.join(words)}"]
     if label.column and label.classes != ("0", "1"):
         told.append(f"label: {label.column}, {meaning}")
-    return told
+    note = "note: {} has a value of its own in nearly every example: bucket it or leave it out"
+    return [*told, *map(note.format, alone)]

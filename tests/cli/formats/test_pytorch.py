@@ -57,7 +57,7 @@ def test_the_preprocessing_goes_along(tmp_path: Path) -> None:
 
 def test_without_torch_the_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(InputError, match="a .pt file needs PyTorch: pip install"):
+    with pytest.raises(InputError, match=r"a \.pt file needs PyTorch: pip install"):
         export(case("lr").exported, tmp_path / "m.pt")
 
 

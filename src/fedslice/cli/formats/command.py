@@ -32,8 +32,8 @@ def add_to(commands: Any) -> None:
         ),
         epilog=(
             "examples:\n"
-            "  fedslice export runs/clicks clicks.onnx     # a graph that predicts (own data)\n"
-            "  fedslice export runs/clicks clicks.pt       # a PyTorch state dict, and clicks.json\n"
+            "  fedslice export runs/clicks clicks.onnx     # a graph that predicts, of own data\n"
+            "  fedslice export runs/clicks clicks.pt       # for PyTorch, with clicks.json\n"
             "  fedslice export runs/clicks clicks.parquet  # one file a table, one of dense leaves"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -81,8 +81,8 @@ def _leaves(pyarrow: Any, dense: dict[str, np.ndarray]) -> Any:
 
 
 def comma_separated(model: Exported, file: Path) -> list[Path]:
-    """Columns name, row, heat and one for each number of a row (``factor.0``); of dense leaves leaf,
-    place (``0.2``: first row, third column) and value."""
+    """Columns name, row, heat and one for each number of a row (``factor.0``); of dense leaves
+    leaf, place (``0.2``: first row, third column) and value."""
     places, rest = paths(model, file)
     for name, rows in model.tables.items():
         _write(places[name], _lines(name, rows))
