@@ -24,6 +24,8 @@ CONTENTS = {
     "How to": (
         "how-to/your-own-data",
         "how-to/your-own-model",
+        "how-to/frameworks",
+        "how-to/export",
         "how-to/long-runs",
         "how-to/compare",
         "how-to/personalise",

@@ -11,6 +11,7 @@ import pytest
 from fedslice.cli.catalogue import ALGORITHMS
 from fedslice.cli.main import main
 from fedslice.cli.workloads import TASKS
+from fedslice.models.own import NAMES
 
 ASK = """
 source {script}
@@ -45,7 +46,7 @@ def test_bash_completes_commands_options_and_names(
     (tmp_path / "clicks.csv").touch()
     wanted = {
         ("fedslice", "ex"): {"example", "export"},
-        ("fedslice", "run", ""): {*TASKS, "lr"},
+        ("fedslice", "run", ""): {*TASKS, *NAMES},
         ("fedslice", "run", "--algorithm", ""): set(ALGORITHMS),
         ("fedslice", "run", "movielens-lr", "--synth"): {"--synthetic"},
         ("fedslice", "run", "movielens-lr", "--set", "client_ra"): {"client_rate="},

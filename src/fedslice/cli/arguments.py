@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from fedslice.cli import own
 from fedslice.cli.helpful import Parser, columns, table, wrapped
 from fedslice.cli.settings import COMMON, explained
 from fedslice.cli.workloads import TASKS
+from fedslice.models.own import NAMES
 
 
 def task_arguments(parser: Parser) -> None:
@@ -13,7 +15,7 @@ def task_arguments(parser: Parser) -> None:
     parser.add_argument(
         "task",
         metavar="TASK",
-        help=f"{known}; or lr, with --data, for your own file",
+        help=f"{known}; or, with --data, a model for your own file: {', '.join(NAMES)}",
     )
     source_arguments(parser)
 
@@ -32,7 +34,11 @@ def source_arguments(parser: Parser) -> None:
         help="folder (or zip) with the task's official files",
     )
     source.add_argument(
-        "--data", type=Path, metavar="FILE", help="your own CSV or Parquet file, for the task lr"
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help=f"your own file, or a folder of Parquet files, for {', '.join(NAMES)}: CSV, JSONL,"
+        " Parquet",
     )
     group.add_argument(
         "--scale",
@@ -49,17 +55,7 @@ def source_arguments(parser: Parser) -> None:
             " fedslice tasks NAME"
         ),
     )
-    group = parser.add_argument_group("columns of your own file")
-    group.add_argument("--client", help="column of --data that names the client")
-    group.add_argument("--label", help="column of --data to predict, 0 or 1")
-    group.add_argument(
-        "--features", help="columns of --data, separated by commas, whose values have weights"
-    )
-    group.add_argument(
-        "--text",
-        default="",
-        help="those of them that are names, though they look like fractions or dates",
-    )
+    own.add_arguments(parser)
 
 
 def training_arguments(parser: Parser) -> None:
@@ -107,7 +103,7 @@ def _training(parser: Parser) -> None:
     )
     group.add_argument(
         "--validation",
-        type=float,
+        type=own.part,
         default=0.0,
         metavar="SHARE",
         help=(

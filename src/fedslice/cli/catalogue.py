@@ -5,7 +5,6 @@ where it has another default than its signature."""
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fedslice import recipes
 from fedslice.cli.method import Method
@@ -13,7 +12,7 @@ from fedslice.cli.optimizers import CONSTANTS
 from fedslice.cli.settings import COMMON, Settings
 from fedslice.cli.text import change_of
 from fedslice.errors import InputError, nearest
-from fedslice.tasks.base import Task, Workload
+from fedslice.tasks.base import Task
 
 
 def _tables(task: Task) -> bool:
@@ -66,11 +65,10 @@ def find_method(name: str) -> Method:
 
 
 def settings_for(
-    task: Task | Workload, algorithm: str, changes: Sequence[str], several: bool = False
+    task: Task, algorithm: str, changes: Sequence[str], several: bool = False
 ) -> Settings:
     """What this algorithm runs with: the task's published settings with the user's changes,
     ``key=value`` or ``ALGORITHM:key=value``.  Nothing is in it that the algorithm does not use.
-    A workload stands for its task where there are no data yet.
 
     With ``several``, when algorithms are compared, changes that are not its own or shared are
     passed over."""
@@ -90,7 +88,7 @@ def settings_for(
         values["server_rate"] = rate
     alone = task.algorithms.get(algorithm, {})
     values |= {**method.defaults, **{key: value for key, value in alone.items() if key in own}}
-    values |= {key: _fixed(made, task) for key, made in method.fixed.items()}
+    values |= {key: made(task) if callable(made) else made for key, made in method.fixed.items()}
     settings = Settings({key: value for key, value in values.items() if key not in method.unused})
     settings = _changed(
         algorithm, settings, [c for c in changes if not _constant(c)], several
@@ -104,13 +102,6 @@ def settings_for(
         .with_weights()
         .with_noise()
     )
-
-
-def _fixed(made: Any, task: Task | Workload) -> Any:
-    """What a definition fixes; before there are data, a model is taken to have tables."""
-    if not callable(made):
-        return made
-    return made(task) if isinstance(task, Task) else True
 
 
 def _constant(change: str) -> bool:
@@ -153,7 +144,7 @@ def _takes(algorithm: str, settings: Settings, named: str, key: str) -> bool:
 
 
 def settings_of_all(
-    task: Task | Workload, algorithms: Sequence[str], changes: Sequence[str]
+    task: Task, algorithms: Sequence[str], changes: Sequence[str]
 ) -> tuple[dict[str, Settings], list[str]]:
     """What each of several algorithms runs with, and notes on changes that are not for all of them.
 

@@ -2,9 +2,10 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from fedslice.cli import grid
+from fedslice.cli import grid, own
 from fedslice.cli.catalogue import find_method, settings_for, settings_of_all
 from fedslice.cli.optimizers import schedule
 from fedslice.cli.settings import Settings
@@ -12,19 +13,11 @@ from fedslice.cli.sources import answers, private_stages, sampler
 from fedslice.cli.text import built
 from fedslice.cli.trackers import check_tracker
 from fedslice.cli.wanted import devices_of
-from fedslice.cli.workloads import TASKS
+from fedslice.cli.workloads import outline
 from fedslice.errors import InputError, nearest
 from fedslice.stage.mean import WEIGHTS
-from fedslice.tasks.base import Task, Workload
 
 ENGINES = ("auto", "vmap", "map", "debug")
-
-
-def _cannot(**given: Any) -> Task:
-    raise InputError("own data cannot be generated: give a file, --data FILE")
-
-
-OWN = Workload("own data", "from a file", synthetic=_cannot)
 
 
 def check_run(options: argparse.Namespace, algorithm: str) -> None:
@@ -32,13 +25,13 @@ def check_run(options: argparse.Namespace, algorithm: str) -> None:
     _check_numbers(options)
     for kind in options.track:
         check_tracker(kind)
-    try_out(settings_for(_published(options), algorithm, options.set))
+    try_out(settings_for(outline(options.task), algorithm, options.set))
 
 
 def check_comparison(options: argparse.Namespace) -> None:
     """The options of ``compare``."""
     _check_numbers(options)
-    found, _ = settings_of_all(_published(options), options.algorithms, options.set)
+    found, _ = settings_of_all(outline(options.task), options.algorithms, options.set)
     for settings in found.values():
         try_out(settings)
 
@@ -46,18 +39,21 @@ def check_comparison(options: argparse.Namespace) -> None:
 def check_study(options: argparse.Namespace, axes: Sequence[grid.Axis]) -> None:
     """The options of ``study``."""
     _check_numbers(options)
-    for cell in grid.cells(_published(options), options.algorithms, options.set, axes):
+    for cell in grid.cells(outline(options.task), options.algorithms, options.set, axes):
         try_out(cell.settings)
-
-
-def _published(options: argparse.Namespace) -> Workload:
-    return TASKS.get(options.task, OWN)
 
 
 def _check_numbers(options: argparse.Namespace) -> None:
     if options.rounds < 1 or options.eval_every < 1:
         raise InputError("--rounds and --eval-every must be at least 1")
-    if not 0 <= options.validation < 1:
+    if own.wanted(options):
+        own.check(options)
+    elif isinstance(options.validation, Path):
+        raise InputError(
+            f"--validation {options.validation}: a file is for your own data; give a share, such as"
+            " 0.1"
+        )
+    if not isinstance(options.validation, Path) and not 0 <= options.validation < 1:
         raise InputError(
             f"--validation {options.validation:g}: give a share from 0 to 1, such as 0.1"
         )

@@ -12,7 +12,7 @@ from fedslice.cli.checks import check_algorithms, check_comparison
 from fedslice.cli.printing import figures_of, print_json, say
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.train import experiment_of
-from fedslice.cli.wanted import free_folder, seeds_of, task_of
+from fedslice.cli.wanted import free_folder, seeds_of, task_of, validated
 from fedslice.compose import check_sampler
 from fedslice.errors import DivergedError, InputError
 from fedslice.files.writing import writing
@@ -27,9 +27,7 @@ def compare(options: argparse.Namespace) -> int:
     check_comparison(options)
     seeds = seeds_of(options.seeds)
     drawn = can_draw()
-    task = task_of(options)
-    if options.validation:
-        task = task.validated(options.validation)
+    task = validated(task_of(options), options)
     settings, notes = settings_of_all(task, options.algorithms, options.set)
     for note in notes:
         say(note)

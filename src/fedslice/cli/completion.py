@@ -15,11 +15,14 @@ from fedslice.cli.published import PAPERS
 from fedslice.cli.settings import explained
 from fedslice.cli.trackers import KINDS
 from fedslice.cli.workloads import TASKS
+from fedslice.data.preparing import SPLITS
+from fedslice.data.purposes import LABELS
+from fedslice.models.own import NAMES as OWN
 
 FILES = ("<file>",)  # in place of names: any file or folder
 # what an argument may be, by its name; `name` is of the command that it is given to
 NAMES: dict[str, Sequence[str]] = {
-    "task": (*TASKS, "lr"),
+    "task": (*TASKS, *OWN),
     "algorithm": tuple(ALGORITHMS),
     "algorithms": tuple(ALGORITHMS),
     "tasks name": tuple(TASKS),
@@ -30,6 +33,8 @@ NAMES: dict[str, Sequence[str]] = {
     "set": tuple(f"{key}=" for key in explained()),
     "grid": tuple(f"{key}=" for key in explained()),
     "sampler": ("poisson", "uniform", "full"),
+    "split": tuple(SPLITS),
+    "label_as": tuple(LABELS),
     "shell": ("bash", "zsh", "fish"),
 }
 

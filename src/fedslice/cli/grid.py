@@ -16,7 +16,7 @@ from fedslice.cli.settings import Settings
 from fedslice.cli.text import change_of
 from fedslice.errors import InputError, nearest
 from fedslice.report.selection import Edge
-from fedslice.tasks.base import Task, Workload
+from fedslice.tasks.base import Task
 
 MOST = 100_000  # cells; more are a slip of the fingers
 
@@ -63,7 +63,7 @@ def axis(text: str) -> Axis:
 
 
 def cells(
-    task: Task | Workload, algorithms: Sequence[str], changes: Sequence[str], axes: Sequence[Axis]
+    task: Task, algorithms: Sequence[str], changes: Sequence[str], axes: Sequence[Axis]
 ) -> list[Cell]:
     """All cells, algorithm by algorithm; an axis that none of them has is refused."""
     found: list[Cell] = []

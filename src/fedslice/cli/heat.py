@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedslice.cli import report
+from fedslice.cli import own, report
 from fedslice.cli.arguments import task_arguments
-from fedslice.cli.own import unlabelled
 from fedslice.cli.printing import print_json
 from fedslice.cli.wanted import task_of
 from fedslice.cli.workloads import TASKS
@@ -19,7 +18,7 @@ def heat(options: argparse.Namespace) -> None:
         report.check_picture(options.png)
     if options.task not in TASKS and Path(options.task).suffix:
         options.data, options.task = Path(options.task), "lr"
-    task = unlabelled(options) if options.data is not None else task_of(options)
+    task = own.heat_of(options) if own.wanted(options) else task_of(options)
     heat, figures = task.train.heat(task.model), task.train.summary(task.model)
     if options.json:
         edges, rows = heat.histogram()

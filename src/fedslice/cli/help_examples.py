@@ -15,8 +15,7 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
         (f"{TRY} --validation 0.1 --patience 5", "stop early, keep the best model in best/"),
         (f"{TRY} --rounds 1000 --out runs/long", "Ctrl-C saves; the same line goes on"),
         (
-            "fedslice run lr --data clicks.parquet --client user --label clicked"
-            " --features item,category",
+            "fedslice run lr --data clicks.csv --client user --label clicked --split time",
             "your own file; fedslice example writes this one",
         ),
     ],
@@ -76,7 +75,15 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
         ("fedslice run movielens-mf --synthetic --rounds 100 --out runs/mf", "train first"),
         ("fedslice recommend --model runs/mf --user me.csv", "then ask"),
     ],
-    "export": [("fedslice export runs/lr-fedsubavg-1 weights.parquet", "rows under your names")],
+    "predict": [
+        ("fedslice predict runs/clicks later.csv -o scores.csv", "a probability for each row")
+    ],
+    "evaluate": [("fedslice evaluate runs/clicks later.csv", "figures on a labelled file")],
+    "export": [
+        ("fedslice export runs/clicks clicks.onnx", "a graph that predicts, of own data"),
+        ("fedslice export runs/clicks clicks.pt", "for PyTorch, with clicks.json"),
+        ("fedslice export runs/clicks clicks.parquet", "a file a table, one of dense leaves"),
+    ],
     "deploy": [("fedslice deploy local --nodes 4 --rounds 3", "a trial on this machine")],
     "deploy init": [("fedslice deploy init app --nodes 4", "a folder that flwr run starts")],
     "deploy local": [("fedslice deploy local app --tls", "encrypted, with registered keys")],

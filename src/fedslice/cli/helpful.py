@@ -98,7 +98,7 @@ def walk(parser: Parser) -> Iterator[tuple[str, Parser]]:
     return below((), parser)
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
+class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=22, width=columns())
 

@@ -8,9 +8,9 @@ from fedslice.cli import (
     completion,
     demo,
     example,
-    exporting,
     heat,
     listings,
+    predict,
     privacy,
     recommending,
     reproduce,
@@ -18,6 +18,7 @@ from fedslice.cli import (
     train,
 )
 from fedslice.cli.deployment import arguments as deployment
+from fedslice.cli.formats import command as exporting
 from fedslice.cli.help_examples import EXAMPLES
 from fedslice.cli.helpful import Parser, walk
 
@@ -38,7 +39,7 @@ def parser() -> Parser:
         each.add_to(sub)
     below = privacy.add_to(sub).add_subparsers(title="a demonstration", metavar="attack")
     attack.add_to(below)
-    for each in (example, recommending, exporting, deployment, completion):
+    for each in (example, predict, recommending, exporting, deployment, completion):
         each.add_to(sub)
     for path, one in walk(parser):
         one.examples = EXAMPLES.get(path, [])

@@ -15,8 +15,8 @@ from fedslice.cli.folder import Line
 from fedslice.cli.printing import folded, print_json, print_line, say
 from fedslice.cli.settings import Settings
 from fedslice.cli.trackers import open_tracker
-from fedslice.cli.wanted import devices_of, free_folder, task_of
-from fedslice.cli.workloads import TASKS
+from fedslice.cli.wanted import devices_of, free_folder, task_of, validated
+from fedslice.cli.workloads import usual_algorithm
 from fedslice.cluster.crew import Crew
 from fedslice.cluster.rays import ray
 from fedslice.errors import InputError
@@ -26,13 +26,9 @@ from fedslice.tasks.base import Task
 
 def run(options: argparse.Namespace) -> None:
     """Train one algorithm."""
-    algorithm = options.algorithm or (
-        TASKS[options.task].algorithm if options.task in TASKS else "fedsubavg"
-    )
+    algorithm = options.algorithm or usual_algorithm(options.task)
     check_run(options, algorithm)
-    task = task_of(options)
-    if options.validation:
-        task = task.validated(options.validation)
+    task = validated(task_of(options), options)
     if options.validation and not options.patience:
         options.patience = options.rounds  # the best model is kept, and nothing is cut short
     emit = print_json if options.json else print_line

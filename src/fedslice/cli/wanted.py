@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from fedslice.cli.own import own_task
+from fedslice.cli import own
 from fedslice.cli.printing import say
 from fedslice.cli.workloads import chosen_options, find_task, make_task, obtain
 from fedslice.data.devices import Devices
@@ -16,9 +16,14 @@ from fedslice.tasks.readers.files import data_home
 
 def task_of(options: argparse.Namespace) -> Task:
     """The task that the options ask for."""
-    if options.task == "lr" or options.data is not None:
-        return own_task(options)
-    return named_task(options)
+    return own.make(options) if own.wanted(options) else named_task(options)
+
+
+def validated(task: Task, options: argparse.Namespace) -> Task:
+    """With the validation set that was asked for, if the task has none yet."""
+    if task.validation is not None or not options.validation:
+        return task
+    return task.validated(options.validation)
 
 
 def named_task(options: argparse.Namespace) -> Task:

@@ -6,10 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedslice.cli.text import pair, parse
+from fedslice.data.population import Population
 from fedslice.errors import InputError, MissingDataError, nearest
 from fedslice.files.guard import reading
-from fedslice.tasks import workloads
+from fedslice.models import own as models
+from fedslice.models.own import NAMES
+from fedslice.tasks import own, workloads
 from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.readers.files import data_home, fetch, locate_all
 
@@ -23,10 +28,35 @@ def find_task(name: str) -> Workload:
     'quadratic'
     """
     if name not in TASKS:
+        near = nearest(name, [*TASKS, *NAMES])
         raise InputError(
-            f"there is no task {name!r}; {nearest(name, TASKS)} Your own file: --data FILE"
+            f"there is no task {name!r}; {near} ({', '.join(NAMES)} are for your own --data)"
         )
     return TASKS[name]
+
+
+def usual_algorithm(name: str) -> str:
+    """What a task or a model for own data is trained with, if nobody says otherwise.
+
+    >>> usual_algorithm("movielens-mf"), usual_algorithm("lr")
+    ('fedrecon', 'fedsubavg')
+    """
+    return TASKS[name].algorithm if name in TASKS else own.algorithm_of(name)
+
+
+def outline(name: str) -> Task:
+    """A task without its data: enough to see whether settings can be.
+
+    >>> outline("lr").settings["batch"] > 0
+    True
+    """
+    nobody = Population.from_arrays(np.zeros(0, np.int64))
+    if name in NAMES:
+        model, rates = models.own(name, 1), {"": own.RATES[name]}
+        return Task(name, model, nobody, nobody, own.settings_of(name), rates)
+    workload = find_task(name)
+    given = workload.settings, workload.learning_rates
+    return Task(name, models.own("lr", 1), nobody, nobody, *given, algorithms=workload.algorithms)
 
 
 INTRODUCTION = """# Tasks

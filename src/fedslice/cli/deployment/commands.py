@@ -21,7 +21,7 @@ from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
 from fedslice.cli.text import change_of
 from fedslice.cli.wanted import free_folder, task_of
-from fedslice.cli.workloads import TASKS
+from fedslice.cli.workloads import usual_algorithm
 from fedslice.data.population import Population
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import NAME as SCHEMA
@@ -61,8 +61,7 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
         if options.synthetic and options.scale is None:
             options.scale = SCALE
     task = task_of(options)
-    known = TASKS[task.name].algorithm if task.name in TASKS else "fedsubavg"
-    name = options.algorithm or known
+    name = options.algorithm or usual_algorithm(task.name)
     if find_method(name).pooled:
         raise InputError(f"{name} trains on the data of all: there is nothing to deploy")
     people = chosen(task.train, 4 if options.nodes is None else options.nodes)
