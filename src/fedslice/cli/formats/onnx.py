@@ -48,7 +48,9 @@ class Graph:
     """ONNX's lists of nodes, constants, inputs and outputs, built up by calls."""
 
     def __init__(self, onnx: Any) -> None:
-        self.onnx, self.nodes, self.constants = onnx, [], []
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
 
