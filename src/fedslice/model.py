@@ -44,7 +44,8 @@ class Table:
     ``init`` is called as a ``jax.nn.initializers`` function, once for each row with a key of its
     own, so a row's first value depends on (seed, table, row) alone.  With ``values``, an array of
     all rows such as one that was trained elsewhere, rows start from there.  Ids below zero in a
-    field are padding and belong to no row.
+    field are padding and belong to no row; ``padding`` is a row that no id may name, because a
+    module of another library has it for padding.
 
     >>> Table(rows=1000, shape=(16,), fields=("item", "history")).width
     16
@@ -58,6 +59,7 @@ class Table:
     shape: tuple[int, ...] = ()
     init: RowInit = jax.nn.initializers.zeros
     values: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
+    padding: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.fields, str):

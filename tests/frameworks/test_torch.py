@@ -330,19 +330,45 @@ def test_tied_and_frozen_weights() -> None:
 
 
 def test_a_dense_embedding_keeps_its_padding_row() -> None:
-    net = nn.Embedding(6, 3, padding_idx=0)
+    net = nn.Embedding(6, 3, padding_idx=2)
     data = fs.Population.from_arrays([0, 0, 1], day=[0, 1, 5], y=[1.0, 2.0, 3.0])
     squared = lambda net, b: (net(b["day"]).sum(-1) - b["y"]) ** 2  # noqa: E731
     model = fs.torch.model(net, squared, data, dense=("weight",))
     work = fs.Work(epochs=1, batch=3)
-    run = fs.simulate(
-        fs.recipes.fedavg(model, optax.sgd(0.1), work), data, sampler=fs.sampling.full()
-    )
+    other = fs.Population.from_arrays([0, 0, 1], day=[0, 1, 2], y=[1.0, 2.0, 3.0])
+    method = fs.recipes.fedavg(model, optax.sgd(0.1), work)
+    run = fs.simulate(method, other, sampler=fs.sampling.full())
     run.train(2, progress=False)
     moved = np.abs(np.asarray(run.params()["weight"]) - net.weight.detach().numpy()).max(1) > 0
-    assert moved.tolist() == [False, True, False, False, False, True]
-    with pytest.raises(InputError, match=r"'day' has the id 0, the padding_idx of 'weight'"):
-        fs.torch.model(net, squared, data)
+    assert moved.tolist() == [True, True, False, False, False, False]
+
+
+def test_rows_of_padding_are_not_to_be_named() -> None:
+    net = nn.Embedding(6, 3, padding_idx=2)
+    columns = {"day": np.array([0, 1, 5]), "y": np.ones(3, np.float32)}
+    masked = lambda net, b: (  # noqa: E731
+        (net(b["day"]).sum(-1) + 5 * (b["day"] != 2) - b["y"]) ** 2
+    )
+    model = fs.torch.model(net, masked, columns)
+    assert model.tables["weight"].padding == 2
+    other = fs.Population.from_arrays([0, 0, 1], **{**columns, "day": [0, 2, 5]})
+    method = fs.recipes.fedavg(model, optax.sgd(0.1))
+    for act in (
+        lambda: fs.torch.model(net, masked, other),
+        lambda: fs.torch.function(net, masked, other),
+        lambda: fs.simulate(method, other, sampler=fs.sampling.full()),
+    ):
+        with pytest.raises(InputError, match=r"'day' has the id 2, .*np\.where\(day == 2, -1, day"):
+            act()
+    # held whole, ids are as they are, and a mask means the number itself
+    whole = fs.torch.model(net, masked, columns, dense=("weight",))
+    params = whole.init(jax.random.key(0))
+    for ids in (np.array([0, 2, 5]), np.array([0, -1, 5])):
+        batch = {"day": jnp.asarray(ids), "y": jnp.ones(3)}
+        given = {"day": torch.as_tensor(np.where(ids < 0, 2, ids)), "y": torch.ones(3)}
+        with torch.no_grad():
+            expected = masked(net, given)
+        np.testing.assert_allclose(whole.loss(params, batch), expected, rtol=1e-5)
 
 
 def test_metrics_of_the_same_kind() -> None:

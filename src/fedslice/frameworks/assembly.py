@@ -34,10 +34,11 @@ def assembled(
     columns: Columns,
     dense: Collection[str],
     settle: Callable[[PerExample, Collection[str]], PerExample] = lambda loss, tables: loss,
+    padding: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Model:
     """The model whose first values are ``leaves``; ``settle`` may change the loss once it is known
-    which leaves are tables."""
+    which leaves are tables, and ``padding`` has the rows of embeddings that no id may name."""
     for name, leaf in leaves.items():
         if leaf.dtype != np.float32:
             raise InputError(
@@ -57,10 +58,7 @@ def assembled(
         dense = (dense,)
     fields = tables_of(measured, leaves, columns, dense)
     tables = {
-        name: Table(
-            leaves[name].shape[0], fields[name], leaves[name].shape[1:], values=leaves[name]
-        )
-        for name in fields
+        name: _table(leaves[name], fields[name], (padding or {}).get(name)) for name in fields
     }
     rest = {name: leaf for name, leaf in leaves.items() if name not in tables}
 
@@ -68,6 +66,10 @@ def assembled(
         return {name: jnp.asarray(leaf) for name, leaf in rest.items()}
 
     return Model(init, settle(loss, tables), tables, metrics=metrics, **options)
+
+
+def _table(values: np.ndarray, fields: tuple[str, ...], padding: int | None) -> Table:
+    return Table(len(values), fields, values.shape[1:], values=values, padding=padding)
 
 
 def _check_loss(loss: PerExample, leaves: Mapping[str, np.ndarray], columns: Columns) -> None:

@@ -46,7 +46,10 @@ class Graph:
         self.leaves: dict[str, str] = {}  # inputs that are trained, by their name in the module
         self.fields: dict[str, str] = {}
         self._name_inputs(module, program)
-        self.padding, self.masks = self._padding()
+        self.padding: dict[str, int] = {}
+        self.unnamed: set[tuple[str, int]] = set()  # columns with the ids that they must not have
+        self.plain: set[str] = set()  # columns that index no table, so hold ids as they are
+        self.masks = self._masks()
         self.noisy = any(_drops(node) for node in self.nodes)
         for node in self.nodes:
             node.meta = {}  # examples of all values in between
@@ -64,10 +67,9 @@ class Graph:
                 state = {**program.state_dict, **program.constants}
                 self.constants[name] = constant(state[spec.target])
 
-    def _padding(self) -> tuple[dict[str, int], dict[Any, bool]]:
-        """The padding_idx of embeddings, and comparisons of their ids with it: whether each one
-        asks for what is padding."""
-        padding: dict[str, int] = {}
+    def _masks(self) -> dict[Any, tuple[str, int, bool]]:
+        """Comparisons of ids with the padding_idx of their embeddings: column, number, and whether
+        it is padding that is asked for."""
         by_field: dict[str, set[int | None]] = {}
         for node in self.nodes:
             if _name(node) in ("embedding", "embedding_bag"):
@@ -76,18 +78,20 @@ class Graph:
                 own = None if own is None or own < 0 else own
                 leaf = self.leaves.get(given["weight"].name)
                 if leaf is not None and own is not None:
-                    padding[leaf] = own
+                    self.padding[leaf] = own
                 if (field := self._field(given["indices"])) is not None:
                     by_field.setdefault(field, set()).add(own)
+                    self.unnamed |= set() if own is None else {(field, own)}
         masks = {}
         for node in self.nodes:
             if _name(node) in ("eq", "ne", "gt"):
                 given = bound(node)
                 field, other = self._field(given["self"]), given["other"]
-                known = by_field.get(field or "", set()) == {other}
-                if known and isinstance(other, int) and (_name(node) != "gt" or other == 0):
-                    masks[node] = _name(node) == "eq"
-        return padding, masks
+                if field is None or by_field.get(field) != {other} or not isinstance(other, int):
+                    continue
+                if _name(node) != "gt" or other == 0:
+                    masks[node] = field, other, _name(node) == "eq"
+        return masks
 
     def _field(self, node: Any) -> str | None:
         """The column whose ids a value holds."""
@@ -112,8 +116,10 @@ class Graph:
     def _value(self, node: Any, known: Mapping[str, Any], drop: "_Dropout") -> Any:
         name = _name(node)
         if node in self.masks:
+            field, number, asked = self.masks[node]
             ids = _filled(node.args[0], known)
-            return ids < 0 if self.masks[node] else ids >= 0
+            padding = (ids < 0) | (ids == number) if field in self.plain else ids < 0
+            return padding if asked else jnp.logical_not(padding)
         if node.target is operator.getitem or node.target in SIZES:
             return node.target(*_filled(node.args, known))
         given = _filled(bound(node), known)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.data.columns import parts
+from fedslice.data.compatibility import check_unnamed
 from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.frameworks.assembly import Columns, assembled, columns_of
@@ -73,8 +73,8 @@ def model(
         return _frozen(loss, held) if held else loss
 
     options: dict[str, Any] = {"local": local, "noisy": graph.noisy, "ranges": ranges or {}}
-    found = assembled(leaves, graph, figures, columns, dense, settle, **options)
-    _check_padding(found, graph.padding, columns)
+    found = assembled(leaves, graph, figures, columns, dense, settle, graph.padding, **options)
+    graph.plain = set(columns) - {name for names in found.spaces.values() for name in names}
     return found
 
 
@@ -127,7 +127,10 @@ def _graph(module: Any, figure: Figure, columns: Columns) -> Any:
     _torch()
     from fedslice.frameworks.graph import Graph
 
-    return Graph(module, figure, columns)
+    graph = Graph(module, figure, columns)
+    for name, row in graph.unnamed:
+        check_unnamed(name, columns[name], row)
+    return graph
 
 
 def _frozen(loss: PerExample, held: Mapping[str, int]) -> PerExample:
@@ -141,15 +144,3 @@ def _frozen(loss: PerExample, held: Mapping[str, int]) -> PerExample:
         return loss({**params, **rows}, batch)
 
     return settled
-
-
-def _check_padding(model: Model, padding: Mapping[str, int], columns: Columns) -> None:
-    """In a table padding is -1: a row that its embedding holds for padding would be trained."""
-    for name, place in padding.items():
-        for field in model.tables[name].fields if name in model.tables else ():
-            column = columns[field]
-            if any((column[part] == place).any() for part in parts(len(column))):
-                raise InputError(
-                    f"the column {field!r} has the id {place}, the padding_idx of {name!r}: in the"
-                    f" population padding is -1, so give np.where({field} == {place}, -1, {field})"
-                )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedslice.data.features import Features
@@ -23,6 +24,7 @@ from fedslice.tasks.own import layout
 from fedslice.types import Params
 
 OPSET, VERSION = 17, 9  # of 2022: whatever serves models reads them
+LARGEST = 2**31 - 2**20  # bytes of a file
 LOWEST = np.finfo(np.float32).min
 
 
@@ -32,6 +34,12 @@ def write(features: Features, params: Params, file: Path) -> None:
         import onnx
     except ImportError as error:
         raise InputError("ONNX needs a package: pip install 'fedslice[onnx]'") from error
+    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(params))
+    if size > LARGEST:
+        raise InputError(
+            f"an ONNX file holds two gigabytes at most, and this model has {size / 2**30:.1f}:"
+            " export .safetensors or .parquet"
+        )
     graph = Graph(onnx)
     score = _score(graph, features, params)
     graph.output("score", score, _shape(features))
@@ -48,7 +56,9 @@ class Graph:
     """ONNX's lists of nodes, constants, inputs and outputs, built up by calls."""
 
     def __init__(self, onnx: Any) -> None:
-        self.onnx, self.nodes, self.constants = onnx, [], []
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
 
