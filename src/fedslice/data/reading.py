@@ -292,9 +292,11 @@ def _query(arrow: Any, query: Query) -> Source:
     def answered() -> Iterator[Any]:
         try:
             with duckdb.connect(query.database or ":memory:", read_only=bool(query.database)) as db:
-                found: Any = db.execute(query.text)
-                # the name before DuckDB 1.4
-                read = getattr(found, "to_arrow_reader", None) or found.fetch_record_batch
+                found: Any = db.sql(query.text)
+                if found is None:
+                    raise InputError(f"{name} has no rows to learn from: it must be a select")
+                # the second is the name in earlier versions
+                read = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
                 yield read(ROWS)
         except duckdb.Error as error:
             raise InputError(f"{name} cannot be answered: {cause(error)}") from error

@@ -121,6 +121,7 @@ def own(
         )
     if dimension < 1:
         raise InputError(f"dimension={dimension} must be at least 1")
+    layout = layout or ((0, 1, -1),)
     many = classes if label == CLASSES else 0
     shape = (many,) if many else ()
     tables = {"weight": Table(max(1, rows), ("features",), shape)}
