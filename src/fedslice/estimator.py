@@ -28,6 +28,7 @@ from fedslice.errors import InputError
 from fedslice.files.writing import atomic_write
 from fedslice.models.own import DIMENSION
 from fedslice.tasks import own
+from fedslice.tasks.base import Task
 from fedslice.tasks.trained import Predictions, warm
 
 ROUNDS = 300
@@ -143,7 +144,8 @@ class Federated:
         read, self.notes_ = apply(features, data, labelled=True)
         people = population(read, features)
         task = own.assembled(Prepared(features, people, None, None, []), "your data")
-        self._train(replace(task, model=warm(self.trained_)), algorithm, changes)
+        going_on = replace(task, model=warm(self.trained_))
+        self._train(going_on, algorithm, changes, self.exported_)
         return self
 
     def _checked(self) -> tuple[list[str], str]:
@@ -156,7 +158,13 @@ class Federated:
             raise InputError(f"rounds={self.rounds} must be at least 1")
         return changes, algorithm
 
-    def _train(self, task: own.Task, algorithm: str, changes: Sequence[str]) -> None:
+    def _train(
+        self,
+        task: Task,
+        algorithm: str,
+        changes: Sequence[str],
+        before: export.Exported | None = None,
+    ) -> None:
         settings = settings_for(task, algorithm, changes)
         every = max(1, self.rounds // 10)
         experiment = Experiment(task, algorithm, settings, self.rounds, self.seed, every)
@@ -170,7 +178,8 @@ class Federated:
         features = task.features
         assert features is not None
         self.history_ = experiment.lines
-        self.exported_ = export.model_of(run)._replace(settings=dict(settings.values))
+        made = export.model_of(run)._replace(settings=dict(settings.values))
+        self.exported_ = made if before is None else _merged(before, made)
         self.trained_ = assembled(features, self.exported_)
         self.features_, self.classes_ = features, _classes(features)
 
@@ -277,11 +286,33 @@ class Federated:
             "label": features.label.column,
             "dimension": features.model.get("dimension", DIMENSION),
         }
-        found = cls(**given)
+        tuples = ("numbers", "lists", "text")  # of which JSON makes lists
+        plain = {
+            k: tuple(v) if k in tuples and isinstance(v, list) else v for k, v in given.items()
+        }
+        found = cls(**plain)
         found.exported_ = export.read_model(place)
         found.trained_, found.features_ = trained, features
         found.classes_, found.history_, found.notes_ = _classes(features), [], []
         return found
+
+
+def _merged(before: export.Exported, after: export.Exported) -> export.Exported:
+    """A model that went on, with the rows that its last data did not have."""
+    tables = {}
+    for name, new in after.tables.items():
+        old = before.tables[name]
+        left = ~np.isin(old.ids, new.ids)
+        ids = np.concatenate([old.ids[left], new.ids])
+        order = np.argsort(ids)
+        names = [old.names[place] for place in np.flatnonzero(left)] + new.names
+        tables[name] = export.Rows(
+            ids[order],
+            [names[place] for place in order],
+            np.concatenate([old.heat[left], new.heat])[order],
+            np.concatenate([old.values[left], new.values])[order],
+        )
+    return after._replace(tables=tables)
 
 
 def _classes(features: Features) -> np.ndarray:

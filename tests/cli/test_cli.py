@@ -142,7 +142,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mo
             ["run", "lr", "--data", "no.csv", "--client", "u", "--label", "y", "--features", "x"],
             "there is no file",
         ),
-        (["run", "lr", "--data", "no.csv"], "--client, --label, --features"),
+        (["run", "lr", "--data", "no.csv"], "--client, --label"),
         (["heat", "no.csv"], "--client user --features"),
         (["compare", *SMALL, "fedavg", "fedavg"], "twice"),
         (["compare", *SMALL, "fedavg", "--seeds", "many"], "--seeds"),
@@ -376,29 +376,20 @@ def test_heat_of_a_file_and_a_task(
     assert "heat dispersion" in capsys.readouterr().out
 
 
-def test_labels_other_than_0_and_1_are_refused(
-    clicks: Path, capsys: pytest.CaptureFixture[str]
+def test_labels_other_than_0_and_1_are_numbers_or_classes(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = clicks.read_text().replace(",1\n", ",7\n")
-    clicks.write_text(text)
-    assert (
-        main(
-            [
-                "run",
-                "lr",
-                "--data",
-                str(clicks),
-                "--client",
-                "user",
-                "--label",
-                "clicked",
-                "--features",
-                "item",
-            ]
-        )
-        == 2
-    )
-    assert "must be 0 or 1" in capsys.readouterr().err
+    clicks.write_text(clicks.read_text().replace(",1\n", ",7\n"))  # the last line keeps its 1
+    own = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
+    short = ["--rounds", "2", "--eval-every", "2", "--out", str(tmp_path / "run")]
+    assert main(["run", "lr", *own, *short]) == 0
+    found = capsys.readouterr()
+    assert "label: clicked, a number, mean" in found.err
+    assert "baseline rmse" in found.out
+    assert main(["run", "fm", *own, "--label-as", "classes"]) == 2
+    assert "fm predicts 0 or 1, or a number, not 3 classes" in capsys.readouterr().err
+    assert main(["run", "lr", *own, "--label-as", "binary"]) == 2
+    assert "must have two values to be binary" in capsys.readouterr().err
 
 
 def test_own_data_are_told_by_their_values_and_too_few_are_refused(
@@ -422,7 +413,7 @@ def test_own_data_are_told_by_their_values_and_too_few_are_refused(
     file.write_text("\n".join(["user,item,stamp,clicked", *rows]))
     assert main([*how, "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
     told = capsys.readouterr().err
-    assert "features: item 3 values, stamp 2,000 values\n" in told
+    assert "features: item 3 values, stamp 1,600 values\n" in told
     assert (
         "note: stamp has a value of its own in nearly every example: bucket it or leave it out"
         in told

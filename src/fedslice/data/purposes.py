@@ -110,10 +110,9 @@ class Purposes:
         twice = {name for name in plain if plain.count(name) > 1}
         twice |= {column for column, kind in keys if keys.count((column, kind)) > 1}
         used = {wish.column for wish in self.wishes}
-        if self.label in (*used, self.client, self.time):
-            twice.add(str(self.label))
-        if self.time in (*plain, self.client):
-            twice.add(str(self.time))
+        for name, others in ((self.label, (*used, self.client, self.time)), (self.time, plain)):
+            if name is not None and name in (*others, self.client):
+                twice.add(name)
         if twice:
             raise InputError(
                 f"column {', '.join(map(repr, sorted(twice)))} is named for two purposes:"
