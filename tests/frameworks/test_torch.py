@@ -109,7 +109,13 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     ),
     "activations": (
         lambda: nn.Sequential(
-            nn.Softplus(), nn.SiLU(), nn.LeakyReLU(), nn.Tanh(), nn.Hardswish(), nn.Softmax(-1)
+            nn.Linear(6, 6),
+            nn.Softplus(),
+            nn.SiLU(),
+            nn.LeakyReLU(),
+            nn.Tanh(),
+            nn.Hardswish(),
+            nn.Softmax(-1),
         ),
         (6,),
     ),

@@ -91,8 +91,8 @@ def open_source(data: Any) -> Source:
 
 
 @contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
-    """pyarrow has no common base for what a damaged file makes it raise."""
+def guarded(path: Path, kind: str) -> Iterator[None]:
+    """What a damaged file makes pyarrow raise, for which it has no common base, names the file."""
     try:
         yield
     except InputError:
@@ -145,7 +145,7 @@ def table_of(arrow: Any, frame: Any, columns: Sequence[str]) -> Any:
 def _parquet(path: Path) -> Source:
     from pyarrow import parquet
 
-    with _reading(path, "Parquet"):
+    with guarded(path, "Parquet"):
         about = parquet.read_metadata(path)  # a run of equal values takes no room in the file
         check_unpacked(path, 8 * about.num_rows * about.num_columns, path.stat().st_size)
         names = about.schema.to_arrow_schema().names
@@ -153,7 +153,7 @@ def _parquet(path: Path) -> Source:
     def batches(columns: Sequence[str]) -> Iterator[Any]:
         import pyarrow
 
-        with _reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        with guarded(path, "Parquet"), parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS, columns=list(columns)):
                 yield pyarrow.Table.from_batches([batch])
 
@@ -170,7 +170,7 @@ def _folder(path: Path) -> Source:
     )
     if not files:
         raise InputError(f"{path} has no Parquet file in it: give a file, or a folder of those")
-    with _reading(path, "Parquet"):
+    with guarded(path, "Parquet"):
         names = [file.as_posix() for file in files]
         whole = dataset.dataset(
             names, format="parquet", partitioning="hive", partition_base_dir=path.as_posix()
@@ -179,7 +179,7 @@ def _folder(path: Path) -> Source:
     def batches(columns: Sequence[str]) -> Iterator[Any]:
         import pyarrow
 
-        with _reading(path, "Parquet"):
+        with guarded(path, "Parquet"):
             found = whole.to_batches(
                 columns=list(columns), batch_size=ROWS, batch_readahead=2, fragment_readahead=1
             )
@@ -194,15 +194,13 @@ def _folder(path: Path) -> Source:
 
 
 def delimiter_of(path: Path) -> str:
-    """What separates the columns of a file of text: what its first line has most of, tab for .tsv.
+    """What separates the columns of a file of text: what its first line has most of.
 
     >>> file = getfixture("tmp_path") / "a.csv"
     >>> _ = file.write_text("user;item;price\\na;x;3,50\\n")
     >>> delimiter_of(file)
     ';'
     """
-    if {".tsv", ".tab"} & {ending.lower() for ending in path.suffixes}:
-        return "\t"
     with File(path).open() as stream:
         return _separated(stream.readline(HEADER))
 
@@ -234,11 +232,11 @@ def _written(arrow: Any, path: Path) -> Source:
         read = csv.ReadOptions(block_size=BYTES)
         return csv.open_csv(source, read, parse, convert)
 
-    with _reading(path, "CSV"), opened() as source, stream(source, None) as first:
+    with guarded(path, "CSV"), opened() as source, stream(source, None) as first:
         names = first.schema.names
 
     def batches(columns: Sequence[str]) -> Iterator[Any]:
-        with _reading(path, "CSV"), opened() as source, stream(source, columns) as found:
+        with guarded(path, "CSV"), opened() as source, stream(source, columns) as found:
             for batch in found:
                 yield arrow.Table.from_batches([batch])
 
@@ -250,7 +248,7 @@ def _lines(arrow: Any, path: Path) -> Source:
     from pyarrow import json
 
     def parts() -> Iterator[Any]:
-        with _reading(path, "JSON lines"), File(path).open() as stream:
+        with guarded(path, "JSON lines"), File(path).open() as stream:
             while block := stream.read(BYTES):
                 block += stream.readline()
                 if block.strip():

@@ -176,6 +176,13 @@ def exported(module: Any, figure: Callable[..., Any], columns: Mapping[str, np.n
             " of one size alone, have no graph"
         ) from error
     program = quietly(program.run_decompositions, {})
+    signature = program.graph_signature
+    if changed := [*signature.buffers_to_mutate.values(), *_changed_parameters(signature)]:
+        raise InputError(
+            f"the module changes {', '.join(sorted(changed))} while it computes, as batch"
+            " normalisation and max_norm do: a loss must leave everything as it is. Use GroupNorm"
+            " or LayerNorm, or call eval() on that layer"
+        )
     if unknown(program.graph.nodes):
         ours = {
             key: how for key, how in _decompositions().items() if key_name(key) not in OPERATORS
@@ -185,13 +192,6 @@ def exported(module: Any, figure: Callable[..., Any], columns: Mapping[str, np.n
         raise InputError(
             f"no way is known to convert {', '.join(left)}: write the module without, or the model"
             " in JAX (docs/how-to/your-own-model.md)"
-        )
-    signature = program.graph_signature
-    if changed := [*signature.buffers_to_mutate.values(), *_changed_parameters(signature)]:
-        raise InputError(
-            f"the module changes {', '.join(sorted(changed))} while it computes, as batch"
-            " normalisation and max_norm do: a loss must leave everything as it is. Use GroupNorm"
-            " or LayerNorm, or call eval() on that layer"
         )
     return program
 

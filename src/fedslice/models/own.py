@@ -16,7 +16,7 @@ labels' spread (squared error), or with classes one log odds each (softmax).
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -151,42 +151,48 @@ def own(
         return first
 
     local = ("user", "user_bias") if name == "mf" else ()
-    return headed(score(name, numbers, many, layout), init, tables, local, label, many, spread)
+    loss, figures, ranges = head(score(name, numbers, many, layout), label, many, spread)
+    return Model(init, loss, tables, local, figures, ranges=ranges)
 
 
-def headed(
-    score: Score,
-    init: Callable[[Key], Params],
-    tables: dict[str, Table],
-    local: tuple[str, ...],
-    label: str,
-    classes: int,
-    spread: float,
-) -> Model:
-    """A model by its score, with the loss and the figures that a label of this kind has."""
+class Head(NamedTuple):
+    """What a score is worth for a label of some kind: the loss, the figures, what labels may be."""
+
+    loss: PerExample
     figures: dict[str, PerExample | Metric]
+    ranges: dict[str, int]
+
+
+def head(score: Score, label: str, classes: int, spread: float) -> Head:
+    """The loss and the figures that a label of this kind has."""
     if label == NUMBER:
+        return _number(score, spread)
+    return _classes(score, classes) if label == CLASSES else _binary(score)
 
-        def loss(params: Params, batch: Batch) -> Array:
-            return (score(params, batch) - batch["label"]) ** 2
 
-        scaled: PerExample = lambda params, batch: spread**2 * loss(params, batch)  # noqa: E731
-        figures = {"rmse": root(scaled)}
-        return Model(init, loss, tables, local, figures)
+def _number(score: Score, spread: float) -> Head:
+    def loss(params: Params, batch: Batch) -> Array:
+        return (score(params, batch) - batch["label"]) ** 2
 
-    if label == CLASSES:
+    def error(params: Params, batch: Batch) -> Array:
+        return spread**2 * loss(params, batch)
 
-        def loss(params: Params, batch: Batch) -> Array:
-            z = jax.nn.log_softmax(score(params, batch))
-            return -jnp.take_along_axis(z, batch["label"][:, None], 1)[:, 0]
+    return Head(loss, {"rmse": root(error)}, {})
 
-        def right(params: Params, batch: Batch) -> Array:
-            best = jnp.argmax(score(params, batch), -1)
-            return (best == batch["label"]).astype(jnp.float32)
 
-        figures = {"accuracy": right, "log_loss": loss}
-        return Model(init, loss, tables, local, figures, ranges={"label": classes})
+def _classes(score: Score, classes: int) -> Head:
+    def loss(params: Params, batch: Batch) -> Array:
+        z = jax.nn.log_softmax(score(params, batch))
+        return -jnp.take_along_axis(z, batch["label"][:, None], 1)[:, 0]
 
+    def accuracy(params: Params, batch: Batch) -> Array:
+        best = jnp.argmax(score(params, batch), -1)
+        return (best == batch["label"]).astype(jnp.float32)
+
+    return Head(loss, {"accuracy": accuracy, "log_loss": loss}, {"label": classes})
+
+
+def _binary(score: Score) -> Head:
     def loss(params: Params, batch: Batch) -> Array:
         z = score(params, batch)
         return jax.nn.softplus(z) - batch["label"] * z
@@ -197,13 +203,13 @@ def headed(
     def chance(params: Params, batch: Batch) -> Array:
         return jax.nn.sigmoid(score(params, batch))
 
-    figures = {
+    figures: dict[str, PerExample | Metric] = {
         "auc": auc(score),
         "accuracy": accuracy,
         "log_loss": loss,
         "calibration": calibration(chance),
     }
-    return Model(init, loss, tables, local, figures, ranges={"label": 2})
+    return Head(loss, figures, {"label": 2})
 
 
 def _small(key: Key, shape: tuple[int, ...]) -> Array:

@@ -33,8 +33,8 @@ SUMMARIES = {
     "mf": "matrix factorisation: a vector for each value; the client's own is local (fedrecon)",
     "din": "embeddings and a small network; attention over a history (item+history)",
 }
-COMMON: Mapping[str, Any] = {"cohort": 50, "steps": 10, "batch": 5, "weights": "examples"}
-RATES = {"lr": 0.1, "fm": 0.1, "mf": 0.1, "din": 0.1}
+COMMON: Mapping[str, Any] = {"cohort": 200, "steps": 10, "batch": 20, "weights": "examples"}
+RATES = {"lr": 0.5, "fm": 0.1, "mf": 0.1, "din": 0.1}
 
 
 def algorithm_of(name: str) -> str:

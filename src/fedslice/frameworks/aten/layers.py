@@ -140,6 +140,12 @@ def _batch_norm(
     return _by_channel(scaled, weight, bias)
 
 
+def _old_batches(**given: Any) -> tuple[Array, ...]:
+    """The same under the name that it has in a functional graph."""
+    found = _batch_norm(training=False, **given)
+    return found, jnp.zeros(0), jnp.zeros(0)
+
+
 def _pairs(given: int | Sizes, axes: int) -> list[int]:
     each = [given] if isinstance(given, int) else list(given)
     return each * axes if len(each) == 1 else each
@@ -292,6 +298,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
     "batch_norm": _batch_norm,
+    "_native_batch_norm_legit_no_training": _old_batches,
     "conv1d": _conv,
     "conv2d": _conv,
     "conv3d": _conv,
