@@ -61,13 +61,15 @@ def outline(name: str) -> Task:
 
 INTRODUCTION = """# Tasks
 
-The workloads of the papers, each with the reader of its real data, its model, the published settings and results, and
-a generator of the published shape. `fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were
-found, `fedslice data NAME` fetches the data or says where to get them, `--synthetic` needs none. Options are given as
-`--option NAME=VALUE`, in Python as arguments of the task's `synthetic` and `load`. This page is made by `fedslice tasks
+The workloads of the papers. Each has a reader for its real data, its model, the published settings and results, and
+a generator of data of the published shape.
+
+`fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were found, and `fedslice data NAME`
+fetches the data or says where to get them; with `--synthetic` none are needed. Options are given as `--option
+NAME=VALUE`, or in Python as arguments of the task's `synthetic` and `load`. This page is written by `fedslice tasks
 --markdown`.
 
-Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed`, or in `FEDSLICE_CACHE`, and made anew when the
+Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed` or `FEDSLICE_CACHE`, and parsed again when the
 files change.
 """  # noqa: E501
 
