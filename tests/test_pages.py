@@ -35,7 +35,7 @@ ELSEWHERE = {
     "fedslice run movielens-mf --data-dir ": "real data; tests/tasks reads files like them",
     "fedslice node ": "several machines; tests/deploy has them on one",
 }
-ALONE = ("tutorial.md",)  # pages that begin in an empty folder; the others go on after README
+ALONE = ("tutorial.md", "your-own-data.md")  # pages that begin in an empty folder; the others go on after README
 WITH_COMMANDS = [
     page for page in PAGES if any(line.startswith("fedslice") for line in shell_lines(page))
 ]
