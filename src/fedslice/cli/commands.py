@@ -39,6 +39,7 @@ from fedslice.report.sections import heat_table
 from fedslice.simulation.progress import show
 from fedslice.simulation.run import Run
 from fedslice.tasks.base import OBSERVED, Task, Workload
+from fedslice.tasks.own import SUMMARIES as own_summaries
 from fedslice.tasks.readers.files import data_home
 
 
@@ -67,6 +68,8 @@ def tasks(options: argparse.Namespace) -> None:
         return
     if options.name is None:
         listing({name: workload.summary for name, workload in TASKS.items()})
+        print("\nand for your own --data:")
+        listing(own_summaries)
         return
     workload = find_task(options.name)
     parts = {**sections(workload), "data": _whereabouts(workload, options.data_dir or data_home())}
