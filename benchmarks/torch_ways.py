@@ -26,7 +26,7 @@ import fedslice as fs
 from fedslice.types import Array, Batch, Params
 
 CLIENTS, ITEMS, WIDTH, EXAMPLES = 1_000, 20_000, 16, 50_000
-COHORT, STEPS, BATCH, ROUNDS, RATE = 50, 10, 10, 100, 0.1
+COHORT, STEPS, BATCH, ROUNDS, RATE = 50, 10, 10, 50, 0.1
 
 
 class TwoTower(nn.Module):
@@ -110,7 +110,7 @@ def in_torch(vectorised: bool) -> float:
             trained(own, {name: x[client] for name, x in data.items()})
 
     round()
-    return timed(lambda: [round() for _ in range(5)], 5)
+    return timed(lambda: [round() for _ in range(3)], 3)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pages import PAGES, ROOT
 
 import fedslice as fs
+from fedslice.cli import example
 from fedslice.cli.example import clicks
 from fedslice.cli.main import main
 from fedslice.cli.workloads import TASKS
@@ -121,3 +122,22 @@ def bare(code: str) -> str:
                 and not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
             ]
     return ast.unparse(tree)
+
+
+def test_the_page_on_own_data_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its four commands and its program, on a smaller log."""
+    monkeypatch.setattr(example, "ROWS", 4_000)
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "how-to" / "your-own-data.md"
+    lines = shell_lines(page)
+    assert [line.split()[1] for line in lines] == ["example", "run", "evaluate", "predict"]
+    for line in lines:
+        words = shlex.split(line)[1:]
+        short = ["--rounds", "20", "--eval-every", "20"] if words[0] == "run" else []
+        assert main([*words, *short]) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 4_001
+    code = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[0]
+    exec(compile(code.replace("lists=", "rounds=20, lists="), page.name, "exec"), {})
+    assert "'auc': 0." in capsys.readouterr().out

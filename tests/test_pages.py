@@ -35,7 +35,10 @@ ELSEWHERE = {
     "fedslice run movielens-mf --data-dir ": "real data; tests/tasks reads files like them",
     "fedslice node ": "several machines; tests/deploy has them on one",
 }
-ALONE = ("tutorial.md", "your-own-data.md")  # pages that begin in an empty folder; the others go on after README
+ALONE = (
+    "tutorial.md",
+    "your-own-data.md",
+)  # pages that begin in an empty folder; the others go on after README
 WITH_COMMANDS = [
     page for page in PAGES if any(line.startswith("fedslice") for line in shell_lines(page))
 ]
@@ -55,8 +58,7 @@ def smaller(words: list[str]) -> list[str]:
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The click log that is written has 3,000 rows."""
-    large = example.log
-    monkeypatch.setattr(example, "log", lambda: large(3_000))
+    monkeypatch.setattr(example, "ROWS", 3_000)
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,7 @@ class Federated:
             real = self.features_.label.mean + self.features_.label.spread * truth.astype(
                 np.float64
             )
-            return float(1 - np.mean((found - real) ** 2) / max(np.var(real), 1e-30))
+            return float(1 - np.mean((found - real) ** 2) / max(float(np.var(real)), 1e-30))
         best = found.argmax(1) if found.ndim == 2 else found > 0.5
         return float(np.mean(best == truth))
 
@@ -287,7 +287,7 @@ class Federated:
             "dimension": features.model.get("dimension", DIMENSION),
         }
         tuples = ("numbers", "lists", "text")  # of which JSON makes lists
-        plain = {
+        plain: dict[str, Any] = {
             k: tuple(v) if k in tuples and isinstance(v, list) else v for k, v in given.items()
         }
         found = cls(**plain)

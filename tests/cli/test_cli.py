@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedslice.cli.main import main
-from fedslice.data.loading import from_file
-from fedslice.tasks import logistic, movielens_lr
+from fedslice.data.purposes import Purposes
+from fedslice.tasks import movielens_lr, own
 
 SMALL = ["movielens-lr", "--synthetic", "--scale", "0.02", "--set", "cohort=10"]
 
@@ -300,9 +300,7 @@ def test_a_run_starts_at_round_0_beside_a_baseline(
         main(["run", "lr", *columns, *out, "--rounds", "30", "--eval-every", "15", "--json"]) == 0
     )
     first, *_, last, _ = lines(capsys.readouterr().out)
-    task = logistic.from_population(
-        from_file(clicks, client="user", label="clicked", features=["item"]), ["item"], "clicked"
-    )
+    task = own.from_data(clicks, Purposes("user", "clicked", ["item"]))
     train, test = (part.columns["label"] for part in (task.train, task.test))
     rate = train.mean(dtype=np.float64)
     loss = np.mean(np.where(test > 0, -np.log(rate), -np.log(1 - rate)))
@@ -380,15 +378,15 @@ def test_labels_other_than_0_and_1_are_numbers_or_classes(
     clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clicks.write_text(clicks.read_text().replace(",1\n", ",7\n"))  # the last line keeps its 1
-    own = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
+    given = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
     short = ["--rounds", "2", "--eval-every", "2", "--out", str(tmp_path / "run")]
-    assert main(["run", "lr", *own, *short]) == 0
+    assert main(["run", "lr", *given, *short]) == 0
     found = capsys.readouterr()
     assert "label: clicked, a number, mean" in found.err
     assert "baseline rmse" in found.out
-    assert main(["run", "fm", *own, "--label-as", "classes"]) == 2
+    assert main(["run", "fm", *given, "--label-as", "classes"]) == 2
     assert "fm predicts 0 or 1, or a number, not 3 classes" in capsys.readouterr().err
-    assert main(["run", "lr", *own, "--label-as", "binary"]) == 2
+    assert main(["run", "lr", *given, "--label-as", "binary"]) == 2
     assert "must have two values to be binary" in capsys.readouterr().err
 
 

@@ -49,7 +49,7 @@ def clicks(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def log(rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
+def log(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     """A shop's click log of four weeks: user, item, category, tags, price, device, when, clicked.
 
     Whether somebody clicks depends on the item, its category, tags and price (the middle ones
@@ -106,7 +106,7 @@ def _fame(many: int) -> np.ndarray:
 def write_log(file: Path) -> Path:
     """The larger log as a CSV."""
     _refuse([file])
-    columns = log()
+    columns = log(ROWS)
     text = [
         ",".join(columns),
         *map(",".join, zip(*(c.astype(str) for c in columns.values()), strict=True)),

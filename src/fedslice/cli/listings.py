@@ -9,6 +9,7 @@ from fedslice.cli.printing import listing, print_json, say
 from fedslice.cli.reference import page
 from fedslice.cli.workloads import TASKS, find_task, obtain, present, sections, task_page
 from fedslice.tasks.base import Workload
+from fedslice.tasks.own import SUMMARIES
 from fedslice.tasks.readers.files import data_home
 
 
@@ -30,6 +31,8 @@ def tasks(options: argparse.Namespace) -> None:
         return
     if options.name is None:
         listing({name: workload.summary for name, workload in TASKS.items()})
+        print("\nand for your own --data:")
+        listing(SUMMARIES)
         return
     workload = find_task(options.name)
     parts = {**sections(workload), "data": _whereabouts(workload, options.data_dir or data_home())}

@@ -30,7 +30,6 @@ from fedslice.tasks.trained import Predictions, Trained, leaves
 ALONE = {
     "ifca": "has several models, of which each client has one",
     "ditto": "has a model for each client, which stays there",
-    "interpolate": "has a model for each client, which stays there",
 }
 
 

@@ -124,6 +124,9 @@ class Codes:
     def finish(self) -> Category:
         """The column; what is no category is refused."""
         arrow, values = self.arrow, list(self.known)
+        ends = np.cumsum(self.lengths.array(), dtype=np.int64) if self.several else None
+        if not values:
+            return Category(self.codes.array(), ends, [], [], True)
         mixed = len({type(value) for value in values}) > 1
         raw = [str(value) for value in values] if self.written or mixed else []
         given = arrow.array(raw if raw else values)
@@ -136,7 +139,6 @@ class Codes:
         texts = found.cast(arrow.large_string()).to_pylist()
         if all(text is None or text.lower() in TRUTH for text in texts):
             texts = [text and text.lower() for text in texts]
-        ends = np.cumsum(self.lengths.array(), dtype=np.int64) if self.several else None
         return Category(self.codes.array(), ends, texts, raw if self.written else [], whole)
 
     def _typed(self, given: Any) -> Any:

@@ -97,8 +97,7 @@ def population(
 
     def encoded(part: np.ndarray) -> dict[str, np.ndarray]:
         found = features.encode(read.raw, part, labelled=labelled)
-        stamps = {"time": read.raw.numbers(time)[part]} if time else {}
-        return found | stamps
+        return found | ({"time": _stamps(read.raw.numbers(time)[part])} if time else {})
 
     if folder is None:
         offsets = np.append(0, np.cumsum(counts)).astype(np.int64)
@@ -108,6 +107,11 @@ def population(
             writer.append(encoded(rows[start : start + PART]))
         writer.owned(clients, counts, np.arange(len(clients)))
     return Population.open(folder)
+
+
+def _stamps(seconds: np.ndarray) -> np.ndarray:
+    """Moments as whole milliseconds, which a column on disk keeps as they are."""
+    return np.round(1e3 * np.where(np.isnan(seconds), 0, seconds)).astype(np.int64)
 
 
 def held_out(read: Read, split: str, share: float, time: str | None, seed: int) -> np.ndarray:

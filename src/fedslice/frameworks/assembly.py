@@ -12,6 +12,7 @@ from fedslice.errors import InputError
 from fedslice.frameworks.tables import like, tables_of
 from fedslice.metrics import Metric, PerExample
 from fedslice.model import Model, Table
+from fedslice.simulation.run import Run
 from fedslice.types import Batch, Key, Params
 
 Columns = Mapping[str, np.ndarray]
@@ -66,6 +67,23 @@ def assembled(
         return {name: jnp.asarray(leaf) for name, leaf in rest.items()}
 
     return Model(init, settle(loss, tables), tables, metrics=metrics, **options)
+
+
+def trained_leaves(run: Run) -> dict[str, np.ndarray]:
+    """All leaves with what was trained; rows that nobody held are as they were in the beginning."""
+    found = {}
+    for name, leaf in run.params().items():
+        table = run.model.tables.get(name)
+        if table is None:
+            found[name] = np.array(leaf)
+        elif table.values is None:
+            raise InputError(
+                f"the run's model was not made of a module: {name!r} has no first values"
+            )
+        else:
+            found[name] = np.array(table.values)
+            found[name][run.listed(run.model.space_of[name])] = np.asarray(leaf)
+    return found
 
 
 def _table(values: np.ndarray, fields: tuple[str, ...], padding: int | None) -> Table:

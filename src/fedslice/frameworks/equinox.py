@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedslice.data.population import Population
 from fedslice.errors import InputError
-from fedslice.frameworks.assembly import assembled, columns_of
+from fedslice.frameworks.assembly import assembled, columns_of, trained_leaves
 from fedslice.frameworks.tables import rows_of
 from fedslice.metrics import Metric, PerExample
 from fedslice.model import Model
@@ -73,13 +74,8 @@ def function(module: Any, figure: Figure) -> PerExample:
 
 def trained(module: Any, run: Run) -> Any:
     """The module with the trained parameters of ``run``; rows that nobody held are as they were."""
-    params = dict(run.params())
-    for name, table in run.model.tables.items():
-        if table.values is not None:
-            whole = np.array(table.values)
-            whole[run.listed(run.model.space_of[name])] = np.asarray(params[name])
-            params[name] = jax.numpy.asarray(whole)
-    return _filled(module, params)
+    leaves = trained_leaves(run)
+    return _filled(module, {name: jnp.asarray(leaf) for name, leaf in leaves.items()})
 
 
 def _equinox() -> Any:

@@ -12,10 +12,11 @@ import numpy as np
 
 from fedslice.data.population import Population
 from fedslice.errors import InputError
-from fedslice.frameworks.assembly import assembled, columns_of
+from fedslice.frameworks.assembly import assembled, columns_of, trained_leaves
 from fedslice.frameworks.tables import rows_of
 from fedslice.metrics import Metric, PerExample
 from fedslice.model import Model
+from fedslice.simulation.run import Run
 from fedslice.types import Array, Batch, Params
 
 Apply = Callable[..., Any]
@@ -73,6 +74,13 @@ def function(module: Any, figure: Figure, data: Population | Mapping[str, Any]) 
     return lambda params, batch: figure(_bound(module, leaves, params, batch), batch)
 
 
+def variables(run: Run) -> dict[str, Any]:
+    """What was trained, for ``module.apply(variables(run), ...)``; rows that nobody held are as
+    they were."""
+    leaves = {name: jnp.asarray(leaf) for name, leaf in trained_leaves(run).items()}
+    return {"params": _nested(leaves)}
+
+
 def _check_kind(module: Any) -> None:
     try:
         from flax import linen
@@ -114,19 +122,30 @@ def _first(
     return {".".join(key.key for key in path): np.asarray(leaf) for path, leaf in paths}
 
 
+def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves by path as Flax has them, in dicts in dicts."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *path, last = name.split(".")
+        place = tree
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = leaf
+    return tree
+
+
 def _bound(module: Any, leaves: Mapping[str, np.ndarray], params: Params, batch: Batch) -> Apply:
     """The module with these parameters.  Flax checks shapes, so a table that holds some rows is
     replaced by zeros of the size it knows, which nothing reads: embeddings look up our rows."""
     from flax import linen
 
-    tree: dict[str, Any] = {}
-    for name, first in leaves.items():
-        *path, last = name.split(".")
-        place = tree
-        for key in path:
-            place = place.setdefault(key, {})
-        own = params[name].shape == first.shape
-        place[last] = params[name] if own else jnp.broadcast_to(0.0, first.shape)
+    whole = {name: params[name].shape == first.shape for name, first in leaves.items()}
+    tree = _nested(
+        {
+            name: params[name] if whole[name] else jnp.broadcast_to(0.0, first.shape)
+            for name, first in leaves.items()
+        }
+    )
 
     def look(follow: Apply, args: Any, options: Any, context: Any) -> Any:
         if not isinstance(context.module, linen.Embed) or context.method_name != "__call__":

@@ -8,7 +8,7 @@ by torch's own decompositions, where it has one; those that remain are named and
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,21 @@ SIZES = {
     for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "eq", "ge", "le", "gt", "lt")
 }
 MOVING = ("reshape", "view", "unsqueeze", "squeeze", "flatten", "slice", "select", "to", "clone")
-DROPPING = ("dropout", "scaled_dot_product_attention", "lstm", "gru", "feature_dropout")
+DROPPING = ("dropout", "native_dropout", "scaled_dot_product_attention", "lstm", "gru")
+
+
+class Value(NamedTuple):
+    """What an earlier step gave."""
+
+    name: str
+
+
+class Step(NamedTuple):
+    """An operator, by its name or a function of sizes, with its arguments."""
+
+    name: str
+    operator: Any
+    given: Any
 
 
 class Graph:
@@ -41,7 +55,6 @@ class Graph:
     ) -> None:
         self.columns = sorted(columns)
         program = exported(module, figure, columns)
-        self.nodes = list(program.graph.nodes)
         self.constants: dict[str, Array] = {}
         self.leaves: dict[str, str] = {}  # inputs that are trained, by their name in the module
         self.fields: dict[str, str] = {}
@@ -49,10 +62,13 @@ class Graph:
         self.padding: dict[str, int] = {}
         self.unnamed: set[tuple[str, int]] = set()  # columns with the ids that they must not have
         self.plain: set[str] = set()  # columns that index no table, so hold ids as they are
-        self.masks = self._masks()
-        self.noisy = any(_drops(node) for node in self.nodes)
-        for node in self.nodes:
-            node.meta = {}  # examples of all values in between
+        nodes = list(program.graph.nodes)
+        self.masks = self._masks(nodes)
+        self.noisy = any(_drops(node) for node in nodes)
+        self.read = [node.name for node in nodes if node.name in self.fields and len(node.users)]
+        computed = (n for n in nodes if n.op != "placeholder" and _name(n) not in CHECKS)
+        self.steps = [self._step(node) for node in computed]
+        self.masks = {}
 
     def _name_inputs(self, module: Any, program: Any) -> None:
         places = iter(self.columns)
@@ -67,11 +83,11 @@ class Graph:
                 state = {**program.state_dict, **program.constants}
                 self.constants[name] = constant(state[spec.target])
 
-    def _masks(self) -> dict[Any, tuple[str, int, bool]]:
+    def _masks(self, nodes: Iterable[Any]) -> dict[Any, tuple[str, int, bool]]:
         """Comparisons of ids with the padding_idx of their embeddings: column, number, and whether
         it is padding that is asked for."""
         by_field: dict[str, set[int | None]] = {}
-        for node in self.nodes:
+        for node in nodes:
             if _name(node) in ("embedding", "embedding_bag"):
                 given = bound(node)
                 own = given.get("padding_idx")
@@ -83,7 +99,7 @@ class Graph:
                     by_field.setdefault(field, set()).add(own)
                     self.unnamed |= set() if own is None else {(field, own)}
         masks = {}
-        for node in self.nodes:
+        for node in nodes:
             if _name(node) in ("eq", "ne", "gt"):
                 given = bound(node)
                 field, other = self._field(given["self"]), given["other"]
@@ -99,37 +115,42 @@ class Graph:
             node = node.args[0]
         return self.fields.get(getattr(node, "name", ""))
 
+    def _step(self, node: Any) -> Step:
+        """A node without anything of torch in it, so that a model can be sent to other machines."""
+        if node.op == "output":
+            return Step(node.name, "output", _plain(node.args[0]))
+        if node in self.masks:
+            return Step(node.name, "mask", (*self.masks[node], _plain(node.args[0])))
+        if node.target is operator.getitem or node.target in SIZES:
+            return Step(node.name, node.target, _plain(node.args))
+        return Step(node.name, _name(node), _plain(bound(node)))
+
     def __call__(self, params: Params, batch: Batch) -> Any:
         """The figure of each example, as torch computes it."""
         known: dict[str, Any] = dict(self.constants)
         known |= {node: params[name] for node, name in self.leaves.items() if name in params}
+        known |= {node: jnp.asarray(batch[self.fields[node]]) for node in self.read}
         drop = _Dropout(batch.get("step_key"))
-        for node in self.nodes:
-            if node.op == "output":
-                return _filled(node.args[0], known)[0]
-            if node.op == "call_function" and _name(node) not in CHECKS:
-                known[node.name] = self._value(node, known, drop)
-            elif node.name in self.fields and len(node.users):
-                known[node.name] = jnp.asarray(batch[self.fields[node.name]])
+        for step in self.steps:
+            given = _filled(step.given, known)
+            if step.operator == "output":
+                return given[0]
+            known[step.name] = self._value(step.operator, given, drop)
         raise AssertionError("a graph ends with its output")
 
-    def _value(self, node: Any, known: Mapping[str, Any], drop: "_Dropout") -> Any:
-        name = _name(node)
-        if node in self.masks:
-            field, number, asked = self.masks[node]
-            ids = _filled(node.args[0], known)
+    def _value(self, name: Any, given: Any, drop: "_Dropout") -> Any:
+        if not isinstance(name, str):
+            return name(*given)
+        if name == "mask":
+            field, number, asked, ids = given
             padding = (ids < 0) | (ids == number) if field in self.plain else ids < 0
             return padding if asked else jnp.logical_not(padding)
-        if node.target is operator.getitem or node.target in SIZES:
-            return node.target(*_filled(node.args, known))
-        given = _filled(bound(node), known)
         if name == "sym_size":
             return given["self"].shape[given["dim"]]
-        if name in ("dropout", "feature_dropout"):
-            return drop(given["input"], given["p"]) if given["train"] else given["input"]
-        if name in DROPPING:
-            given["drop"] = drop
-        return OPERATORS[name](**given)
+        if name in ("dropout", "native_dropout"):
+            x = drop(given["input"], given["p"]) if given["train"] else given["input"]
+            return x if name == "dropout" else (x, None)
+        return OPERATORS[name](**given, drop=drop) if name in DROPPING else OPERATORS[name](**given)
 
 
 class _Dropout:
@@ -248,13 +269,25 @@ def bound(node: Any) -> dict[str, Any]:
     return given
 
 
+def _plain(given: Any) -> Any:
+    """The same with names for nodes and for torch's types of numbers."""
+    if isinstance(given, Mapping):
+        return {name: _plain(each) for name, each in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(each) for each in given]
+    kind = type(given).__name__
+    return Value(given.name) if kind == "Node" else str(given) if kind == "dtype" else given
+
+
 def _filled(given: Any, known: Mapping[str, Any]) -> Any:
-    """The same with values for nodes."""
+    """The same with arrays for names."""
+    if isinstance(given, Value):
+        return known[given.name]
     if isinstance(given, Mapping):
         return {name: _filled(each, known) for name, each in given.items()}
     if isinstance(given, list | tuple):
         return [_filled(each, known) for each in given]
-    return known[given.name] if type(given).__name__ == "Node" else given
+    return given
 
 
 def _drops(node: Any) -> bool:
@@ -262,7 +295,7 @@ def _drops(node: Any) -> bool:
     if name not in DROPPING:
         return False
     given = bound(node)
-    if name in ("dropout", "feature_dropout"):
+    if name in ("dropout", "native_dropout"):
         return bool(given["train"] and given["p"])
     return bool(given.get("dropout_p") or (given.get("train") and given.get("dropout")))
 

@@ -20,7 +20,7 @@ import numpy as np
 from fedslice.data.compatibility import check_unnamed
 from fedslice.data.population import Population
 from fedslice.errors import InputError
-from fedslice.frameworks.assembly import Columns, assembled, columns_of
+from fedslice.frameworks.assembly import Columns, assembled, columns_of, trained_leaves
 from fedslice.metrics import Metric, PerExample
 from fedslice.model import Model
 from fedslice.simulation.run import Run
@@ -91,15 +91,10 @@ def load(module: Any, run: Run) -> None:
     """Put the trained parameters of ``run`` into the ``module``, or into another one of its kind:
     rows that nobody held are as they were when the model was made."""
     torch, state = _torch(), module.state_dict()
-    trained = run.params()
     several = dict(module.named_parameters(remove_duplicate=False))
-    for name, leaf in trained.items():
+    for name, value in trained_leaves(run).items():
         if name not in several:
             raise InputError(f"the module has no parameter {name!r}: it has {sorted(several)}")
-        table, value = run.model.tables.get(name), np.array(leaf)
-        if table is not None and table.values is not None:
-            value = np.array(table.values)
-            value[run.listed(run.model.space_of[name])] = np.asarray(leaf)
         own = several[name]
         if tuple(own.shape) != value.shape:
             raise InputError(

@@ -34,7 +34,7 @@ SUMMARIES = {
     "din": "embeddings and a small network; attention over a history (item+history)",
 }
 COMMON: Mapping[str, Any] = {"cohort": 200, "steps": 10, "batch": 20, "weights": "examples"}
-RATES = {"lr": 0.5, "fm": 0.1, "mf": 0.1, "din": 0.1}
+RATES = {"lr": 0.5, "fm": 0.1, "mf": 0.5, "din": 0.3}
 
 
 def algorithm_of(name: str) -> str:
