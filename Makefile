@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
+TORCH := .venv-torch
 # One more than there are cores: some tests wait for processes that they start.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
 
-.PHONY: demo test check unit test-all test-oldest bench bench-peers flower clean
+.PHONY: demo docs test check unit test-all test-oldest test-torch bench bench-torch bench-peers flower clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
+
+docs: $(READY)  ## all pages as one site with search, in site/; warnings are errors
+	$(BIN)/python docs/build.py site
+	@echo "open site/index.html"
 
 test: check unit  ## style, types, import arrows, then all tests
 
@@ -29,6 +34,12 @@ test-all: $(READY)  ## the laws about the engine for every recipe, not for one o
 
 test-oldest: $(OLDEST)/.ready  ## all tests with the lowest versions that pyproject.toml allows
 	$(OLDEST)/bin/pytest -n 4 -W ignore::DeprecationWarning
+
+test-torch: $(TORCH)/.ready  ## what needs PyTorch, in an environment of its own
+	$(TORCH)/bin/pytest -n 0 tests/frameworks tests/cli/formats tests/test_frameworks_pages.py
+
+bench-torch: $(TORCH)/.ready  ## a module of torch beside its twin in JAX
+	$(TORCH)/bin/python benchmarks/torch_ways.py
 
 bench: $(READY)  ## speed and memory, as ratios to baselines in the same run
 	$(BIN)/python benchmarks/speed.py
@@ -55,5 +66,12 @@ $(OLDEST)/.ready: pyproject.toml tests/oldest.py
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
 	touch $@
 
+# TORCH_VERSION=2.13.0+cpu asks for a build without the gigabytes for GPUs, where your index has one.
+$(TORCH)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(TORCH)/bin/python -m pip install --quiet --editable '.[dev]' 'torch$(if $(TORCH_VERSION),==$(TORCH_VERSION))'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(OLDEST) .peers build dist demo runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(TORCH) .peers build dist demo runs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,97 +1,26 @@
-"""The examples, the README's program and its shell lines run as they stand; the pages' code is
-code."""
+"""The examples run, and pages that show what there is show what there is."""
 
 import ast
 import inspect
 import re
 import runpy
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import PAGES, ROOT
 
 import fedslice as fs
+from fedslice.cli import example
 from fedslice.cli.example import clicks
 from fedslice.cli.main import main
 from fedslice.cli.workloads import TASKS
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("name", ["hot_and_cold", "own_model"])
 def test_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     assert "loss" in capsys.readouterr().out
-
-
-def test_the_readme_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(
-        compile(
-            code.replace("scale=0.25", "scale=0.02").replace("uniform(50)", "uniform(20)"),
-            "README",
-            "exec",
-        ),
-        {},
-    )
-    assert "round 200: 20 clients" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "demo" / "checkpoint.safetensors").exists()
-
-
-def shell_lines(page: Path) -> list[str]:
-    """The commands of the page's indented blocks, without comments; lines that end in a backslash
-    are one."""
-    text = page.read_text().replace("\\\n", " ")
-    return [
-        line.partition(" # ")[0] for line in re.findall(r"^    (fedslice .*)$", text, re.MULTILINE)
-    ]
-
-
-def smaller(words: list[str]) -> list[str]:
-    """The same command on less data and for four rounds, at which it takes a second."""
-    words = [*words, "--scale", "0.03"] if "--synthetic" in words else words
-    if words[0] in ("run", "compare"):
-        words = [*words, "--rounds", "4"]  # the last one counts
-    return [*words, "--seeds", "1"] if words[0] == "compare" else words
-
-
-def test_the_readme_shell_lines_run_word_for_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In a fresh folder, in their order: what a line needs an earlier one has made."""
-    monkeypatch.chdir(tmp_path)
-    lines = shell_lines(ROOT / "README.md")
-    assert {line.split()[1] for line in lines} >= {
-        "example",
-        "run",
-        "compare",
-        "recommend",
-        "heat",
-        "export",
-    }
-    for line in lines:
-        assert main(smaller(shlex.split(line)[1:])) == 0, f"{line}\n{capsys.readouterr().err}"
-    assert "Movie " in capsys.readouterr().out  # recommended
-    assert main(["example"]) == 2
-    assert "there already" in capsys.readouterr().err
-
-
-def test_the_page_of_privacy_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = ROOT / "docs" / "privacy.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code.replace("scale=0.1", "scale=0.03"), "privacy.md", "exec"), {})
-    assert "Each client has epsilon" in capsys.readouterr().out
-    lines = shell_lines(page)
-    assert "fedslice privacy attack" in lines  # tests/cli/test_attack_command.py has it
-    for line in set(lines) - {"fedslice privacy attack"}:
-        assert main(smaller(shlex.split(line)[1:])) == 0, f"{line}\n{capsys.readouterr().err}"
 
 
 def test_the_example_log_has_something_to_learn() -> None:
@@ -105,9 +34,6 @@ def test_the_example_log_has_something_to_learn() -> None:
     chosen = size >= 5
     chance = np.mean(mean * (1 - mean) / size[chosen])  # variance if all had the same rate
     assert rate[chosen].var() > (1 + 5 * np.sqrt(2 / chosen.sum())) * chance
-
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -125,7 +51,7 @@ def test_code_on_pages_is_code(page: Path) -> None:
 
 def test_the_page_on_own_models_runs() -> None:
     page = (ROOT / "docs" / "how-to" / "your-own-model.md").read_text()
-    code, flax, equinox = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code, flax = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     rng = np.random.default_rng(0)
     user = rng.integers(25, size=200)
     given = {
@@ -136,8 +62,7 @@ def test_the_page_on_own_models_runs() -> None:
     scope: dict[str, object] = {**given, "label": rng.integers(2, size=200).astype(np.float32)}
     exec(compile(code.replace("train(100)", "train(2)"), "page", "exec"), scope)
     assert scope["run"].round == 2  # type: ignore[attr-defined]
-    for more in (flax, equinox):
-        exec(compile(more, "page", "exec"), scope)
+    exec(compile(flax, "page", "exec"), scope)
 
 
 def test_the_page_on_comparison_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,3 +122,22 @@ def bare(code: str) -> str:
                 and not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
             ]
     return ast.unparse(tree)
+
+
+def test_the_page_on_own_data_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its four commands and its program, on a smaller log."""
+    monkeypatch.setattr(example, "ROWS", 4_000)
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "how-to" / "your-own-data.md"
+    lines = shell_lines(page)
+    assert [line.split()[1] for line in lines] == ["example", "run", "evaluate", "predict"]
+    for line in lines:
+        words = shlex.split(line)[1:]
+        short = ["--rounds", "20", "--eval-every", "20"] if words[0] == "run" else []
+        assert main([*words, *short]) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 4_001
+    code = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[0]
+    exec(compile(code.replace("lists=", "rounds=20, lists="), page.name, "exec"), {})
+    assert "'auc': 0." in capsys.readouterr().out

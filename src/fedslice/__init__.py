@@ -15,11 +15,15 @@ from fedslice.compose import algorithm as algorithm
 from fedslice.data import halves as halves
 from fedslice.data import sampling as sampling
 from fedslice.data.population import Population as Population
+from fedslice.estimator import Federated as Federated
 from fedslice.evaluation.gain import Personal as Personal
 from fedslice.evaluation.gain import adapted as adapted
 from fedslice.evaluation.kept_models import kept as kept
 from fedslice.evaluation.scores import Evaluator as Evaluator
 from fedslice.evaluation.scores import evaluate as evaluate
+from fedslice.frameworks import equinox as equinox
+from fedslice.frameworks import flax as flax
+from fedslice.frameworks import torch as torch
 from fedslice.heat import Heat as Heat
 from fedslice.model import Model as Model
 from fedslice.model import Table as Table

@@ -42,17 +42,24 @@ class Table:
     """A leaf of ``rows`` rows, each of the given ``shape``, indexed by the batch ``fields``.
 
     ``init`` is called as a ``jax.nn.initializers`` function, once for each row with a key of its
-    own, so a row's first value depends on (seed, table, row) alone.  Ids below zero in a field are
-    padding and belong to no row.
+    own, so a row's first value depends on (seed, table, row) alone.  With ``values``, an array of
+    all rows such as one that was trained elsewhere, rows start from there.  Ids below zero in a
+    field are padding and belong to no row; ``padding`` is a row that no id may name, because a
+    module of another library has it for padding.
 
     >>> Table(rows=1000, shape=(16,), fields=("item", "history")).width
     16
+    >>> known = np.arange(6, dtype=np.float32).reshape(3, 2)
+    >>> Table(rows=3, shape=(2,), fields="item", values=known).make(None, np.array([2])).tolist()
+    [[4.0, 5.0]]
     """
 
     rows: int
     fields: tuple[str, ...]
     shape: tuple[int, ...] = ()
     init: RowInit = jax.nn.initializers.zeros
+    values: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
+    padding: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.fields, str):
@@ -61,7 +68,13 @@ class Table:
             raise InputError(
                 f"a table needs at least one row, fewer than 2^63, and one batch field, got {self}"
             )
-        self._check_init()
+        if self.values is None:
+            self._check_init()
+        elif self.values.shape != (self.rows, *self.shape) or self.values.dtype != np.float32:
+            raise InputError(
+                f"the values of a table of {self.rows} rows of shape {tuple(self.shape)} must be a"
+                f" float32 array of that form, got {self.values.dtype} {self.values.shape}"
+            )
 
     def _check_init(self) -> None:
         try:
@@ -90,6 +103,8 @@ class Table:
 
     def make(self, key: Key, ids: np.ndarray) -> Array:
         """The first values of the rows ``ids``."""
+        if self.values is not None:  # traces have more rows than small tables
+            return jnp.asarray(self.values.take(ids, axis=0, mode="clip"))
         # few shapes: few compilations
         padded = np.zeros(1 << max(0, len(ids) - 1).bit_length(), np.int64)
         padded[: len(ids)] = ids

@@ -198,7 +198,7 @@ def test_a_change_can_be_for_one_algorithm() -> None:
             "makes fedavg another method, so say for which: --set fedavg:mu=1",
         ),
         ("fedprox central", "heat=yes", "--set fedprox:heat=yes"),
-        ("fedavg fedprox", "chort=3", "none of fedavg, fedprox has it; do you mean 'cohort'"),
+        ("fedavg fedprox", "chort=3", "none of fedavg, fedprox has it; did you mean 'cohort'"),
         ("fedavg fedprox", "q=3", "none of fedavg, fedprox has it"),
         ("scaffold fedsgd", "client_schedule=linear:3", "scaffold, fedsgd: not used"),
         ("feddyn fedpd", "weights=examples", "feddyn, fedpd: not used, or fixed"),

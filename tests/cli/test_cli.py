@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedslice.cli.main import main
-from fedslice.data.loading import from_file
-from fedslice.tasks import logistic, movielens_lr
+from fedslice.data.purposes import Purposes
+from fedslice.tasks import movielens_lr, own
 
 SMALL = ["movielens-lr", "--synthetic", "--scale", "0.02", "--set", "cohort=10"]
 
@@ -142,7 +142,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mo
             ["run", "lr", "--data", "no.csv", "--client", "u", "--label", "y", "--features", "x"],
             "there is no file",
         ),
-        (["run", "lr", "--data", "no.csv"], "--client, --label, --features"),
+        (["run", "lr", "--data", "no.csv"], "--client, --label"),
         (["heat", "no.csv"], "--client user --features"),
         (["compare", *SMALL, "fedavg", "fedavg"], "twice"),
         (["compare", *SMALL, "fedavg", "--seeds", "many"], "--seeds"),
@@ -300,9 +300,7 @@ def test_a_run_starts_at_round_0_beside_a_baseline(
         main(["run", "lr", *columns, *out, "--rounds", "30", "--eval-every", "15", "--json"]) == 0
     )
     first, *_, last, _ = lines(capsys.readouterr().out)
-    task = logistic.from_population(
-        from_file(clicks, client="user", label="clicked", features=["item"]), ["item"], "clicked"
-    )
+    task = own.from_data(clicks, Purposes("user", "clicked", ["item"]))
     train, test = (part.columns["label"] for part in (task.train, task.test))
     rate = train.mean(dtype=np.float64)
     loss = np.mean(np.where(test > 0, -np.log(rate), -np.log(1 - rate)))
@@ -376,29 +374,20 @@ def test_heat_of_a_file_and_a_task(
     assert "heat dispersion" in capsys.readouterr().out
 
 
-def test_labels_other_than_0_and_1_are_refused(
-    clicks: Path, capsys: pytest.CaptureFixture[str]
+def test_labels_other_than_0_and_1_are_numbers_or_classes(
+    clicks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = clicks.read_text().replace(",1\n", ",7\n")
-    clicks.write_text(text)
-    assert (
-        main(
-            [
-                "run",
-                "lr",
-                "--data",
-                str(clicks),
-                "--client",
-                "user",
-                "--label",
-                "clicked",
-                "--features",
-                "item",
-            ]
-        )
-        == 2
-    )
-    assert "must be 0 or 1" in capsys.readouterr().err
+    clicks.write_text(clicks.read_text().replace(",1\n", ",7\n"))  # the last line keeps its 1
+    given = ["--data", str(clicks), "--client", "user", "--label", "clicked", "--features", "item"]
+    short = ["--rounds", "2", "--eval-every", "2", "--out", str(tmp_path / "run")]
+    assert main(["run", "lr", *given, *short]) == 0
+    found = capsys.readouterr()
+    assert "label: clicked, a number, mean" in found.err
+    assert "baseline rmse" in found.out
+    assert main(["run", "fm", *given, "--label-as", "classes"]) == 2
+    assert "fm predicts 0 or 1, or a number, not 3 classes" in capsys.readouterr().err
+    assert main(["run", "lr", *given, "--label-as", "binary"]) == 2
+    assert "must have two values to be binary" in capsys.readouterr().err
 
 
 def test_own_data_are_told_by_their_values_and_too_few_are_refused(
@@ -422,7 +411,7 @@ def test_own_data_are_told_by_their_values_and_too_few_are_refused(
     file.write_text("\n".join(["user,item,stamp,clicked", *rows]))
     assert main([*how, "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
     told = capsys.readouterr().err
-    assert "features: item 3 values, stamp 2,000 values\n" in told
+    assert "features: item 3 values, stamp 1,600 values\n" in told
     assert (
         "note: stamp has a value of its own in nearly every example: bucket it or leave it out"
         in told
@@ -439,14 +428,13 @@ def test_own_data_are_told_by_their_values_and_too_few_are_refused(
 def test_demo_draws_its_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedslice.cli import commands
     from fedslice.cli import workloads as registry
 
     small = replace(
         registry.TASKS["movielens-lr"],
         synthetic=lambda scale: movielens_lr.synthetic(scale=0.02),
     )
-    monkeypatch.setitem(commands.TASKS, "movielens-lr", small)
+    monkeypatch.setitem(registry.TASKS, "movielens-lr", small)
     assert main(["demo", "--out", str(tmp_path)]) == 0
     assert "Do cold rows learn?\nalgorithm  unseen  cold (" in capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == {

@@ -1,6 +1,5 @@
 """``fedslice privacy``: the answer before anybody trains."""
 
-import argparse
 import json
 import sys
 
@@ -8,6 +7,7 @@ import pytest
 
 from fedslice.cli import main as cli
 from fedslice.cli import privacy
+from fedslice.cli.helpful import Parser
 
 BASE = ["privacy", "--clients", "6040", "--cohort", "50"]
 
@@ -105,7 +105,7 @@ def test_without_the_accountant(
 
 def test_there_is_room_for_subcommands() -> None:
     """Flags are checked by the command, not by the parser, so that another command can follow."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     place = privacy.add_to(parser.add_subparsers())
     place.add_subparsers(required=False).add_parser("attack").set_defaults(act=print)
     assert parser.parse_args(["privacy", "attack"]).act is print

@@ -57,4 +57,4 @@ def test_a_table_shows_what_came_out_beside_what_was_published(tmp_path, monkeyp
 
 def test_unknown_tasks_are_refused(capsys):
     assert main(["reproduce", "fedrecon", "--task", "movielens-mff"]) == 2
-    assert "do you mean 'movielens-mf'?" in capsys.readouterr().err
+    assert "did you mean 'movielens-mf'?" in capsys.readouterr().err

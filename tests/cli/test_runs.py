@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedslice.cli import commands, experiment
+from fedslice.cli import experiment, printing, wanted
+from fedslice.cli import train as training
 from fedslice.cli.catalogue import settings_for
 from fedslice.cli.experiment import Experiment, Scorer
 from fedslice.cli.export import Exported, Rows, read_model, write_model
@@ -191,7 +192,7 @@ def test_a_second_interrupt_ends_at_once(
 def test_a_signal_before_training_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "task_of", lambda options: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(training, "task_of", lambda options: os.kill(os.getpid(), signal.SIGTERM))
     assert main(RUN) == 143
     assert "no round was under way" in capsys.readouterr().err
 
@@ -347,7 +348,7 @@ def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture
             eval_every=1,
             out=tmp_path / "r",
             scorer=Odd(task),
-            emit=commands._print_json,
+            emit=printing.print_json,
         )
         one.execute()
     figures = [strict(line).get("train_loss") for line in capsys.readouterr().out.splitlines()]
@@ -357,7 +358,7 @@ def test_every_line_is_strict_json(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [strict(line)["train_loss"] for line in log] == [0.75, None, None, None, 0.5]
     nothing = [math.isnan(line["train_loss"]) for line in one.lines]
     assert nothing == [False, True, True, True, False]  # read back, or not
-    commands._print_json({"histogram": {"edges": [1.0, math.inf]}})
+    printing.print_json({"histogram": {"edges": [1.0, math.inf]}})
     assert strict(capsys.readouterr().out)["histogram"]["edges"] == [1.0, None]
 
 
@@ -425,9 +426,7 @@ def test_one_process_at_a_time(
 
 def test_runs_started_together_get_folders_of_their_own(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        folders = list(
-            pool.map(lambda _: commands.free_folder(tmp_path / "runs", "task"), range(40))
-        )
+        folders = list(pool.map(lambda _: wanted.free_folder(tmp_path / "runs", "task"), range(40)))
     assert sorted(folders) == sorted(
         tmp_path / "runs" / f"task-{number}" for number in range(1, 41)
     )

@@ -43,7 +43,7 @@ def test_a_cell_runs_with_what_it_was_given_and_with_what_all_are_set_to():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("client_rat=0.1", "do you mean 'client_rate'"),
+        ("client_rat=0.1", "did you mean 'client_rate'"),
         ("client_rate", "write a setting and its values"),
         ("client_rate=", "give the values to try"),
         ("client_rate=1,1", "named twice"),

@@ -98,15 +98,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "long.csv").write_text('a,b\n1,2\n"' + "x" * 3_000_000)
     with pytest.raises(
         InputError,
-        match=r"long.csv cannot be read.*A line of it has more than 1 MB: look for a quote",
+        match=r"long.csv cannot be read.*A line of it is too long: look for a quote",
     ):
         from_file(tmp_path / "long.csv", client="a", features=["b"])
     for name, sign in (("other.csv", ";"), ("other.tsv", ",")):
         (tmp_path / name).write_text(sign.join("ab") + "\n" + sign.join("12") + "\n")
-        with pytest.raises(
-            InputError, match=f"{name} is separated by '{sign}', not by .*sep='{sign}'"
-        ):
-            from_file(tmp_path / name, client="a", features=["b"])
+        people = from_file(tmp_path / name, client="a", features=["b"])  # the header tells
+        assert people.names["b"].tolist() == [2]
     (tmp_path / "one.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match=r"one.csv: the data has no column 'c'; it has a, b"):
         from_file(tmp_path / "one.csv", client="a", features=["c"])

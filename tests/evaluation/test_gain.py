@@ -440,7 +440,7 @@ def test_clients_ruined_by_adapting_count_as_the_worst() -> None:
     spread = gain.spread("loss")
     assert (spread["share"], spread["worst"], spread["p10"]) == (0.75, -np.inf, -np.inf)
     assert spread["median"] == pytest.approx(9.0)
-    with pytest.raises(InputError, match="there is no figure 'los'; there are loss"):
+    with pytest.raises(InputError, match="there is no figure 'los'; did you mean 'loss'"):
         gain.spread("los")
 
 

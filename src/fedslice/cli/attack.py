@@ -12,7 +12,7 @@ import optax
 
 from fedslice import privacy, recipes
 from fedslice.cli import attack_picture, report
-from fedslice.cli.commands import say
+from fedslice.cli.printing import say
 from fedslice.data import sampling
 from fedslice.errors import InputError
 from fedslice.evaluation import reading
@@ -295,7 +295,10 @@ def add_to(commands: Any) -> None:
         "attack", help="what can be read from messages, from sums, and from sums with noise"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("attack"), help="folder for table and picture"
+        "--out",
+        type=Path,
+        default=Path("attack"),
+        help="folder for table and picture (default: attack)",
     )
     parser.add_argument(
         "--trials", type=int, default=6000, help="rounds that each attacker plays (default: 6000)"

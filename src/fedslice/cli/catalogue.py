@@ -10,8 +10,8 @@ from fedslice import recipes
 from fedslice.cli.method import Method
 from fedslice.cli.optimizers import CONSTANTS
 from fedslice.cli.settings import COMMON, Settings
-from fedslice.cli.text import change_of, nearest
-from fedslice.errors import InputError
+from fedslice.cli.text import change_of
+from fedslice.errors import InputError, nearest
 from fedslice.tasks.base import Task
 
 
@@ -60,7 +60,7 @@ ALGORITHMS: dict[str, Method] = _all()
 def find_method(name: str) -> Method:
     """The algorithm of this name."""
     if name not in ALGORITHMS:
-        raise InputError(f"there is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+        raise InputError(f"there is no algorithm {name!r}; {nearest(name, ALGORITHMS)}")
     return ALGORITHMS[name]
 
 

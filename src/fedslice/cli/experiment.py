@@ -9,6 +9,7 @@ evaluation.json          the test set by heat and by client, when it has ended
 done.json                how it ended: rounds, time, memory; or why it diverged
 checkpoint.safetensors   from which the same command goes on after a kill, bit for bit
 model.safetensors        the trained model, with names.json for its rows
+features.json            of own data: how a row of them becomes what the model reads
 best/                    the model of the round that was best on validation, with --patience
 """
 
@@ -210,6 +211,8 @@ class Experiment:
     def _export(self, run: Run, place: Path) -> None:
         place.mkdir(exist_ok=True)
         export.write_model(export.model_of(run)._replace(settings=self.settings.values), place)
+        if self.task.features is not None:
+            self.task.features.write(place)
 
     def _goal(self, done: int) -> int:
         """The round of the first evaluation after ``done`` rounds."""

@@ -1,4 +1,5 @@
-"""A trained model on disk, with the users' own names for its rows: safetensors, npz and Parquet."""
+"""A trained model on disk, with the users' own names for its rows: what a run folder holds, and
+what :mod:`fedslice.cli.formats` writes for other programs."""
 
 import hashlib
 import json
@@ -10,15 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from safetensors.numpy import save
 
 from fedslice.arrays import Params
+from fedslice.data.features import FILE as FEATURES
+from fedslice.data.features import Features
 from fedslice.data.population import Population
 from fedslice.data.submodel import Room, Submodels, in_memory
 from fedslice.errors import CheckpointError, InputError, MissingDataError
 from fedslice.files.mapped import whole
 from fedslice.files.sealed import load, seal
-from fedslice.files.writing import atomic_write, replacing
+from fedslice.files.writing import atomic_write
 from fedslice.model import Model
 from fedslice.round.store import RamStore
 from fedslice.simulation.run import Run
@@ -38,12 +40,13 @@ class Rows(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """A trained model: dense leaves by path, tables by name, and the settings that it was trained
-    with, if known."""
+    """A trained model: dense leaves by path, tables by name, the settings that it was trained with,
+    if known, and of a model for own data its preprocessing (``features.json``)."""
 
     dense: dict[str, np.ndarray]
     tables: dict[str, Rows]
     settings: Mapping[str, Any] = {}
+    features: Mapping[str, Any] | None = None
 
     def row(self, table: str, name: str) -> np.ndarray:
         """One row by the user's name for it."""
@@ -162,80 +165,5 @@ def read_model(folder: Path) -> Exported:
             " anew"
         ) from error
     dense = {k.removeprefix("dense/"): v for k, v in arrays.items() if k.startswith("dense/")}
-    return Exported(dense, tables, about.get("settings", {}))
-
-
-def export(model: Exported, file: Path) -> list[Path]:
-    """All that is needed to predict, to ``.npz``, ``.safetensors`` or ``.parquet``; returns the
-    files written.
-
-    Parquet has one file a table, named after it when there are several (``weights-item.parquet``),
-    and one for the dense leaves, such as a bias: ``weights.dense.parquet``, with the columns leaf,
-    shape and values.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".parquet":
-        return _parquet(model, file)
-    arrays: dict[str, np.ndarray] = {**model.dense}
-    for name, rows in model.tables.items():
-        arrays |= {name: rows.values, f"{name}.ids": rows.ids, f"{name}.heat": rows.heat}
-        if file.suffix == ".npz" and rows.names:
-            arrays[f"{name}.names"] = np.array(rows.names)
-    if file.suffix == ".npz":
-        with replacing(file) as temporary, temporary.open("wb") as handle:
-            np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
-    elif file.suffix == ".safetensors":
-        about = {f"{name}.names": json.dumps(rows.names) for name, rows in model.tables.items()}
-        atomic_write(file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
-    else:
-        raise InputError(f"{file.name}: give a name ending in .parquet, .npz or .safetensors")
-    return [file]
-
-
-def _parquet(model: Exported, file: Path) -> list[Path]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError("Parquet needs pyarrow: pip install 'fedslice[data]'") from error
-    files = []
-    for name, rows in model.tables.items():
-        values: Any = rows.values if rows.values.ndim == 1 else list(rows.values)
-        if rows.values.ndim > 2:
-            values = rows.values.tolist()
-        values = pyarrow.array(values, _lists(pyarrow, rows.values))
-        columns = {"row": rows.ids, "heat": rows.heat, name: values}
-        if rows.names:
-            columns = {"name": rows.names, **columns}
-        path = file if len(model.tables) == 1 else file.with_stem(f"{file.stem}-{name}")
-        with replacing(path) as temporary:
-            parquet.write_table(pyarrow.table(columns), temporary)
-        files.append(path)
-    if model.dense:
-        path = file.with_stem(f"{file.stem}.dense") if model.tables else file
-        with replacing(path) as temporary:
-            parquet.write_table(_leaves(pyarrow, model.dense), temporary)
-        files.append(path)
-    return files
-
-
-def _lists(pyarrow: Any, values: np.ndarray) -> Any:
-    """The type of a row: a number, or lists in lists as its shape has axes."""
-    kind = pyarrow.from_numpy_dtype(values.dtype)
-    for _ in values.shape[1:]:
-        kind = pyarrow.list_(kind)
-    return kind
-
-
-def _leaves(pyarrow: Any, dense: dict[str, np.ndarray]) -> Any:
-    """One row a leaf: its path, its shape, and its numbers one after the other."""
-    kind = np.result_type(*(leaf.dtype for leaf in dense.values()))
-    return pyarrow.table(
-        {
-            "leaf": list(dense),
-            "shape": pyarrow.array(
-                [list(leaf.shape) for leaf in dense.values()], pyarrow.list_(pyarrow.int64())
-            ),
-            "values": [leaf.astype(kind).reshape(-1) for leaf in dense.values()],
-        }
-    )
+    features = Features.read(folder).as_json() if (folder / FEATURES).exists() else None
+    return Exported(dense, tables, about.get("settings", {}), features)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from fedslice.cli.catalogue import find_method, settings_for
 from fedslice.cli.settings import Settings
-from fedslice.cli.text import change_of, nearest
-from fedslice.errors import InputError
+from fedslice.cli.text import change_of
+from fedslice.errors import InputError, nearest
 from fedslice.report.selection import Edge
 from fedslice.tasks.base import Task
 

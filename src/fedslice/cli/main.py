@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fedslice.cli import commands
-from fedslice.cli.arguments import parser
+from fedslice.cli.parser import parser
+from fedslice.cli.printing import say
 from fedslice.cli.programs import keep_compiled
 from fedslice.cli.stopping import Stopped, Stopping
 from fedslice.errors import FedsliceError, InputError
@@ -67,7 +67,7 @@ def _leave(text: str) -> None:
     """Say a last word, if anybody is there to read it; the rest of what nobody reads is dropped."""
     if text:
         with suppress(OSError):
-            commands.say(f"fedslice: {text}")
+            say(f"fedslice: {text}")
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from fedslice.cli.text import built
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 from fedslice.types import Array, Params
 
 Rate: TypeAlias = float | optax.Schedule
@@ -96,7 +96,7 @@ def constants(name: str) -> dict[str, float]:
     {'eps': 1e-07, 'accumulator': 0.1}
     """
     if name not in OPTIMIZERS:
-        raise InputError(f"there is no optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
+        raise InputError(f"there is no optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
     return OPTIMIZERS[name][1]
 
 

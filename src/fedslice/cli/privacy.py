@@ -6,8 +6,9 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from fedslice.cli.commands import say
 from fedslice.cli.folder import as_json
+from fedslice.cli.helpful import one_of
+from fedslice.cli.printing import say
 from fedslice.errors import InputError
 from fedslice.privacy.accounting.account import Guarantee, guarantee, parts_of, shown
 from fedslice.privacy.accounting.budget import noise_for, rounds_for
@@ -19,17 +20,12 @@ NOISES = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
 SHARES = (0.25, 0.5, 1, 2, 4)  # of the rounds, for the table
 GRID = 3e-4  # of the table's privacy losses: three digits
 
-EXAMPLE = """\
-examples:
-  what noise 1 gives:    fedslice privacy --clients 6040 --cohort 50 --noise 1 --rounds 200
-  the noise for 2:       fedslice privacy --clients 6040 --cohort 50 --epsilon 2 --rounds 200
-  the rounds for 2:      fedslice privacy --clients 6040 --cohort 50 --epsilon 2 --noise 1
-  with heat released:    ... --heat-std 100 --heat-rows 200
-
-Noise is given as a multiplier z: the sum of the cohort's updates, each clipped to length C, gets
-Gaussian noise of standard deviation z C. The unit is a client with all its data. Cohorts of fixed
-size (--sampler uniform) need about twice the noise of those drawn client by client (poisson).
-docs/privacy-accounting.md explains."""
+NOTES = """\
+Noise is given as a multiplier z: the sum of the cohort's updates, each clipped
+to length C, gets Gaussian noise of standard deviation z C. The unit is a client
+with all its data. Cohorts of fixed size (--sampler uniform) need about twice
+the noise of those drawn client by client (poisson). docs/privacy-accounting.md
+explains."""
 
 
 def command(options: argparse.Namespace) -> None:
@@ -193,8 +189,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "privacy",
         help="how private a training with noise would be, or the noise that it needs",
         description="How much a training with noise tells about any one client: epsilon and delta.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        notes=NOTES,
     )
     add = parser.add_argument
     add("--clients", type=int, metavar="N", help="how many there are")
@@ -210,7 +205,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help="(default: 1e-5, or 1/(N ln N) if that is less)",
     )  # fmt: skip
     add(
-        "--sampler", choices=["poisson", "uniform", "full"], default="poisson",
+        "--sampler", type=one_of(["poisson", "uniform", "full"]), default="poisson", metavar="WAY",
         help="how clients are drawn: each by itself, so many without replacement, or all"
         " (default: poisson)",
     )  # fmt: skip

@@ -4,24 +4,25 @@ Rows run with the published settings, each with several seeds, as cells of a stu
 are not run again.  Where figures differ the page says what was found on the real data before.
 """
 
-import argparse
 import re
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedslice.cli import grid, tuning
 from fedslice.cli.catalogue import find_method, settings_for
-from fedslice.cli.commands import named_task, say, seeds_of
 from fedslice.cli.experiment import Experiment
+from fedslice.cli.helpful import one_of
+from fedslice.cli.printing import say
 from fedslice.cli.published import PAPERS, ROUNDS, Row, Sheet
-from fedslice.cli.results import write_report
+from fedslice.cli.results import add_files, write_report
 from fedslice.cli.scorer import Scorer
-from fedslice.cli.text import minutes, nearest, pair
+from fedslice.cli.text import minutes, pair
+from fedslice.cli.wanted import named_task, seeds_of
 from fedslice.compose import check_sampler
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 from fedslice.report import figures
 from fedslice.report.content import Report
 from fedslice.report.picture import Picture
@@ -220,12 +221,17 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
-def add_to(sub: Any, files: Callable[[argparse.ArgumentParser], None]) -> None:
+def add_to(sub: Any) -> None:
     """Its arguments."""
     again = sub.add_parser(
         "reproduce", help="a paper's tables: published figures beside those measured here"
     )
-    again.add_argument("paper", choices=list(PAPERS), help="whose tables")
+    again.add_argument(
+        "paper",
+        type=one_of(list(PAPERS)),
+        metavar="PAPER",
+        help=f"whose tables: {', '.join(PAPERS)}",
+    )
     again.add_argument("--task", help="one of its tasks (default: all of them)")
     source = again.add_mutually_exclusive_group()
     source.add_argument("--data-dir", type=Path, metavar="DIR", help="the task's official files")
@@ -241,5 +247,5 @@ def add_to(sub: Any, files: Callable[[argparse.ArgumentParser], None]) -> None:
         "--jobs", type=int, default=0, help="runs side by side (default: one a core)"
     )
     again.add_argument("--out", type=Path, metavar="DIR", help="(default: runs/reproduce-PAPER)")
-    files(again)
+    add_files(again)
     again.set_defaults(act=reproduce)

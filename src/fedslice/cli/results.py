@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedslice.cli import grid, tuning
+from fedslice.cli import grid, own, tuning
+from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import find_method
-from fedslice.cli.commands import devices_of, free_folder, say, seeds_of, task_of
+from fedslice.cli.checks import check_algorithms, check_study
 from fedslice.cli.folder import Line
-from fedslice.cli.text import nearest
+from fedslice.cli.printing import say
+from fedslice.cli.wanted import devices_of, free_folder, seeds_of, task_of, validated
 from fedslice.compose import check_sampler
-from fedslice.errors import InputError, MissingDataError
+from fedslice.errors import InputError, MissingDataError, nearest
 from fedslice.report import page
 from fedslice.report.content import Report, content
 from fedslice.report.picture import KINDS
@@ -46,11 +48,9 @@ def study(options: argparse.Namespace) -> None:
         axes += _read(options)
     if not options.algorithms:
         raise InputError("name the algorithms to compare: fedslice study TASK fedavg fedsubavg")
-    for name in options.algorithms:
-        find_method(name)
-    task = task_of(options)
-    if options.validation:
-        task = task.validated(options.validation)
+    check_algorithms(options.algorithms)
+    check_study(options, axes)
+    task = validated(task_of(options), options)
     out = options.out or free_folder(Path("runs"), f"{task.name}-study")
     plan = tuning.Plan(
         task,
@@ -113,24 +113,25 @@ def _command(options: argparse.Namespace, cell: grid.Cell, seed: int) -> Line:
     words = ["fedslice", "run", options.task]
     if options.synthetic:
         words.append("--synthetic")
-    for flag in ("devices", "data_dir", "data", "scale", "client", "label", "features", "text"):
+    for flag in ("devices", "data_dir", "data", "scale"):
         if (value := getattr(options, flag)) not in (None, ""):
             words += [f"--{flag.replace('_', '-')}", str(value)]
+    words += own.words(options)
     for option in options.option:
         words += ["--option", option]
     if options.validation:
-        words += ["--validation", f"{options.validation:g}"]
+        words += ["--validation", str(options.validation)]
     if options.patience:
         words += ["--patience", str(options.patience)]
     words += ["--algorithm", cell.algorithm, "--seed", str(seed)]
     words += ["--rounds", str(options.rounds), "--eval-every", str(options.eval_every)]
-    own = [text for text in options.set if ":" not in text.partition("=")[0]]
+    plain = [text for text in options.set if ":" not in text.partition("=")[0]]
     named = [
         text.partition(":")[2]
         for text in options.set
         if text.partition("=")[0].startswith(f"{cell.algorithm}:")
     ]
-    usable = [text for text in own if text.partition("=")[0].strip() in cell.settings.values]
+    usable = [text for text in plain if text.partition("=")[0].strip() in cell.settings.values]
     given = [f"{key}={value}" for key, value in cell.given.items()]
     for text in (*usable, *named, *given):
         words += ["--set", text]
@@ -196,7 +197,7 @@ def _changes(table: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def add_to(sub: Any, task_arguments: Any, training_arguments: Any) -> None:
+def add_to(sub: Any) -> None:
     """The arguments of both."""
     trial = sub.add_parser(
         "study", help="a grid of settings, seeds and algorithms: chosen on validation, one report"

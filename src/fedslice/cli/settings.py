@@ -9,8 +9,8 @@ import optax
 from fedslice import reduce as reductions
 from fedslice import stage as stages
 from fedslice.cli.optimizers import CONSTANTS, OPTIMIZERS, Rate, constants, optimizer, schedule
-from fedslice.cli.text import built, nearest, parse
-from fedslice.errors import InputError
+from fedslice.cli.text import built, parse
+from fedslice.errors import InputError, nearest
 from fedslice.reduce.coordinate import QUORUM
 from fedslice.stage.compress import Compressor
 from fedslice.types import Reduce, Stage, Work

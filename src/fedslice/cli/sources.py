@@ -19,7 +19,7 @@ from fedslice.client import by_round, proximal
 from fedslice.data import availability, halves, sampling
 from fedslice.data.availability import Availability
 from fedslice.data.sampling import Sampler
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 from fedslice.heat import Heat
 from fedslice.privacy import heat as private_heat
 from fedslice.privacy.devices import distributed, local
@@ -87,7 +87,8 @@ def _drawing(s: Settings) -> Sampler:
         "poisson": sampling.poisson,
     }
     if s.sampler not in kinds:
-        raise InputError(f"there is no sampler {s.sampler!r}; there are {', '.join(kinds)}, full")
+        found = nearest(s.sampler, [*kinds, "full"])
+        raise InputError(f"there is no sampler {s.sampler!r}; {found}")
     return kinds[s.sampler](s.cohort)
 
 
@@ -145,15 +146,20 @@ def private_stages(s: Settings, heat: Heat | None) -> list[Stage]:
     return built("noise_by", s.noise_by, kinds)
 
 
-def secure_stage(task: Task, s: Settings) -> list[Stage]:
-    """The secure sum, if there is one, with room for the largest cohort to be expected."""
+def answers(s: Settings) -> Answers | None:
+    """How clients answer about the rows of the union; None without a secure sum."""
     kinds: dict[str, Callable[..., Answers | None]] = {
         "no": lambda: None,
         "yes": Answers,
         "answers": lambda p1, p2, p3, p4: Answers(float(p1), float(p2), float(p3), float(p4)),
     }
-    answers = built("secure", s.secure, kinds)
-    if answers is None:
+    return built("secure", s.secure, kinds)
+
+
+def secure_stage(task: Task, s: Settings) -> list[Stage]:
+    """The secure sum, if there is one, with room for the largest cohort to be expected."""
+    given = answers(s)
+    if given is None:
         return []
     if not s.clip > 0:
         raise InputError("a secure sum adds numbers of a known size: set clip too, such as clip=1")
@@ -163,7 +169,7 @@ def secure_stage(task: Task, s: Settings) -> list[Stage]:
     if drawn.kind == "poisson":
         most = min(some, most + 8 * sqrt(most) + 8)  # more come less than once in 10^12 rounds
     bound = 1.0 if s.noise else s.clip
-    return [secure(ceil(most), bound=bound, answers=answers, toward_zero=s.noise > 0)]
+    return [secure(ceil(most), bound=bound, answers=given, toward_zero=s.noise > 0)]
 
 
 def regulariser(task: Task, s: Settings) -> Regulariser:
@@ -174,9 +180,8 @@ def regulariser(task: Task, s: Settings) -> Regulariser:
         "box": lambda strength: prox.box(-strength, strength),
     }
     if s.regulariser not in kinds:
-        raise InputError(
-            f"regulariser={s.regulariser!r} is not known; there are {', '.join(kinds)}"
-        )
+        wanted = nearest(s.regulariser, kinds)
+        raise InputError(f"regulariser={s.regulariser!r} is not known; {wanted}")
     return kinds[s.regulariser](s.strength)
 
 

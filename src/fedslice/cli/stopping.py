@@ -78,5 +78,5 @@ class Stopping:
         with suppress(OSError):  # the terminal may have gone
             os.write(
                 2,
-                b"\nfedslice: finishing this round, then saving; Ctrl-C once more to end at once\n",
+                b"\nfedslice: saving after this round; Ctrl-C again ends at once\n",
             )

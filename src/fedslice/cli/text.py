@@ -1,12 +1,10 @@
-"""What users write: ``key=value``, values of a kind, ``name:argument:argument``, and what they may
-have meant."""
+"""What users write: ``key=value``, values of a kind, ``name:argument:argument``."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 
 Built = TypeVar("Built")
 
@@ -51,17 +49,6 @@ def change_of(text: str) -> tuple[str, str, str]:
     return name, own, value
 
 
-def nearest(key: str, known: Iterable[str]) -> str:
-    """The setting that was perhaps meant, or all that there are.
-
-    >>> nearest("chort", ["cohort", "steps"]), nearest("colour", ["cohort", "steps"])
-    ("do you mean 'cohort'?", 'there are cohort, steps')
-    """
-    names = list(known)
-    close = difflib.get_close_matches(key, names, 1, 0.7)
-    return f"do you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
-
-
 def built(what: str, text: str, kinds: Mapping[str, Callable[..., Built]]) -> Built:
     """``name:argument:argument`` through a table of builders.
 
@@ -70,7 +57,7 @@ def built(what: str, text: str, kinds: Mapping[str, Callable[..., Built]]) -> Bu
     """
     name, *arguments = text.split(":")
     if name not in kinds:
-        raise InputError(f"{what}={text!r} is not known; there are {', '.join(kinds)}")
+        raise InputError(f"{what}={text!r} is not known; {nearest(name, kinds)}")
     try:
         return kinds[name](*arguments)
     except InputError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedslice.cli.folder import Line
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 
 
 class Tracker(NamedTuple):
@@ -40,6 +40,12 @@ def numbers(line: Line) -> dict[str, float]:
     }
 
 
+def check_tracker(kind: str) -> None:
+    """Refuse a kind that there is not."""
+    if kind not in KINDS:
+        raise InputError(f"--track {kind}: {nearest(kind, KINDS)}")
+
+
 def open_tracker(kind: str, folder: Path, name: str, settings: Mapping[str, Any]) -> Tracker:
     """The tracker of a run in ``folder``; ``name`` is what it is called there.
 
@@ -47,8 +53,7 @@ def open_tracker(kind: str, folder: Path, name: str, settings: Mapping[str, Any]
     Traceback (most recent call last):
     fedslice.errors.InputError: --track paper: there are tensorboard, mlflow, wandb
     """
-    if kind not in KINDS:
-        raise InputError(f"--track {kind}: there are {', '.join(KINDS)}")
+    check_tracker(kind)
     package, make = KINDS[kind]
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -6,10 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedslice.cli.text import pair, parse
-from fedslice.errors import InputError, MissingDataError
+from fedslice.data.population import Population
+from fedslice.errors import InputError, MissingDataError, nearest
 from fedslice.files.guard import reading
-from fedslice.tasks import workloads
+from fedslice.models import own as models
+from fedslice.models.own import NAMES
+from fedslice.tasks import own, workloads
 from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.readers.files import data_home, fetch, locate_all
 
@@ -23,21 +28,48 @@ def find_task(name: str) -> Workload:
     'quadratic'
     """
     if name not in TASKS:
+        near = nearest(name, [*TASKS, *NAMES])
         raise InputError(
-            f"there is no task {name!r}; there are {', '.join(TASKS)}, and lr for your own --data"
+            f"there is no task {name!r}; {near} ({', '.join(NAMES)} are for your own --data)"
         )
     return TASKS[name]
 
 
+def usual_algorithm(name: str) -> str:
+    """What a task or a model for own data is trained with, if nobody says otherwise.
+
+    >>> usual_algorithm("movielens-mf"), usual_algorithm("lr")
+    ('fedrecon', 'fedsubavg')
+    """
+    return TASKS[name].algorithm if name in TASKS else own.algorithm_of(name)
+
+
+def outline(name: str) -> Task:
+    """A task without its data: enough to see whether settings can be.
+
+    >>> outline("lr").settings["batch"] > 0
+    True
+    """
+    nobody = Population.from_arrays(np.zeros(0, np.int64))
+    if name in NAMES:
+        model, rates = models.own(name, 1), {"": own.RATES[name]}
+        return Task(name, model, nobody, nobody, own.settings_of(name), rates)
+    workload = find_task(name)
+    given = workload.settings, workload.learning_rates
+    return Task(name, models.own("lr", 1), nobody, nobody, *given, algorithms=workload.algorithms)
+
+
 INTRODUCTION = """# Tasks
 
-The workloads of the papers, each with the reader of its real data, its model, the published settings and results, and
-a generator of the published shape. `fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were
-found, `fedslice data NAME` fetches the data or says where to get them, `--synthetic` needs none. Options are given as
-`--option NAME=VALUE`, in Python as arguments of the task's `synthetic` and `load`. This page is made by `fedslice tasks
+The workloads of the papers. Each has a reader for its real data, its model, the published settings and results, and
+a generator of data of the published shape.
+
+`fedslice tasks` lists them, `fedslice tasks NAME` shows one and the data that were found, and `fedslice data NAME`
+fetches the data or says where to get them; with `--synthetic` none are needed. Options are given as `--option
+NAME=VALUE`, or in Python as arguments of the task's `synthetic` and `load`. This page is written by `fedslice tasks
 --markdown`.
 
-Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed`, or in `FEDSLICE_CACHE`, and made anew when the
+Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed` or `FEDSLICE_CACHE`, and parsed again when the
 files change.
 """  # noqa: E501
 
@@ -97,20 +129,26 @@ def make_task(workload: Workload, place: Path | None, scale: float, changes: Seq
     >>> len(task.train) == len(task.test), task.source
     (True, 'generated data, seed 0, scale 0.02; split=time')
     """
-    known, chosen = options_of(workload, real=place is not None), {}
-    names = ", ".join(f"{name} ({_written(default)})" for name, default in known.items()) or "none"
-    wanted = f"write name=value; the options of {workload.name} here are {names}"
-    for change in changes:
-        key, text = pair("--option", change, wanted)
-        if key not in known:
-            raise InputError(f"--option {change}: {wanted}")
-        chosen[key] = parse(key, text, type(known[key]))
+    chosen = chosen_options(workload, place is not None, changes)
     if place is None or workload.load is None:
         task = workload.synthetic(scale=scale, **chosen)
     else:
         with reading(place):
             task = workload.load(place, **chosen)
     return replace(task, source=f"{task.source}; {', '.join(changes)}") if changes else task
+
+
+def chosen_options(workload: Workload, real: bool, changes: Sequence[str]) -> dict[str, Any]:
+    """The options of a task that ``name=value`` set, as values."""
+    known, chosen = options_of(workload, real), {}
+    names = ", ".join(f"{name} ({_written(default)})" for name, default in known.items()) or "none"
+    wanted = f"write name=value; the options of {workload.name} here are {names}"
+    for change in changes:
+        key, text = pair("--option", change, wanted)
+        if key not in known:
+            raise InputError(f"--option {change}: {nearest(key, known)} {wanted}")
+        chosen[key] = parse(key, text, type(known[key]))
+    return chosen
 
 
 def present(workload: Workload, place: Path) -> list[str]:

@@ -43,6 +43,9 @@ def meet(model: Model, population: Population, trained: Population | None = None
     if trained is None:  # what is only judged may lack a column that no figure reads
         _check_declared(model, population.columns)
     _check_ranges(model, population.columns)
+    for table in model.tables.values():
+        for name in table.fields if table.padding is not None else ():
+            check_unnamed(name, population.columns[name], table.padding)
     _check_padding(model, population)
     if trained is not None and trained is not population:
         _check_names(model, population.names, trained.names)
@@ -76,6 +79,17 @@ def _check_range(name: str, column: np.ndarray, start: int, span: range) -> None
             f"column {name!r} has the value {column[tuple(where)]:g} (first in example"
             f" {start + where[0]}), but the model takes whole numbers from {span.start} to"
             f" {span.stop - 1}: correct the data, or make the model larger"
+        )
+
+
+def check_unnamed(name: str, column: np.ndarray, row: int | None) -> None:
+    """No id may be that of a row which a module of another library keeps for padding: in a
+    population padding is -1, and a row that is named is trained."""
+    if any((column[part] == row).any() for part in parts(len(column))):
+        raise InputError(
+            f"column {name!r} has the id {row}, which the model's embedding keeps for padding"
+            f" (padding_idx): in a population padding is -1, so give np.where({name} == {row}, -1,"
+            f" {name})"
         )
 
 

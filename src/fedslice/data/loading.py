@@ -10,18 +10,12 @@ import numpy as np
 
 from fedslice.data.categories import as_written, categories, encode, flatten, joined, padded
 from fedslice.data.population import Population
+from fedslice.data.reading import LINES, PARQUET, delimiter_of, guarded, open_source, pyarrow_for
+from fedslice.data.reading import table_of as frame_table
 from fedslice.errors import InputError, MissingDataError
-from fedslice.files.guard import cause, check_unpacked, reading, shown
+from fedslice.files.guard import reading
 from fedslice.files.packed import File
 
-HEADER = 1 << 16  # bytes to look for the header in
-ADVICE = {
-    "UTF8": " It is not UTF-8 text: save it as UTF-8.",
-    "straddl": (
-        " A line of it has more than 1 MB: look for a quote that is not closed, or a line without"
-        " an end."
-    ),
-}
 Groups = Sequence[str | Sequence[str]]
 
 
@@ -59,7 +53,7 @@ def from_frame(
     >>> test.columns["item"].tolist()
     [1, -1]
     """
-    arrow = _arrow("from_frame")
+    arrow = pyarrow_for("from_frame")
     groups = _groups(features)
     ids = [client, *(name for group in groups for name in group)]
     numeric = [*([label] if label else []), *columns]
@@ -86,7 +80,8 @@ def from_frame(
 
 
 def from_file(path: str | Path, **how: Any) -> Population:
-    """From a CSV (also .csv.gz), TSV or Parquet file; the rest as in :func:`from_frame`.
+    """From a CSV (also .csv.gz; separated by what its header tells), JSON lines, a Parquet file or
+    a folder of those; the rest as in :func:`from_frame`.
 
     In CSV and TSV clients and features are taken as they are written: whole numbers if all of a
     column is, else text, so that ``001`` and ``1`` are two.  Nothing between two commas is a
@@ -95,33 +90,24 @@ def from_file(path: str | Path, **how: Any) -> Population:
     file = Path(path)
     if not file.exists():
         raise MissingDataError(f"there is no file {file}: check the path")
-    arrow = _arrow("from_file")
-    parquet = file.suffix in (".parquet", ".pq")
-    try:
-        table = _read_parquet(file) if parquet else _read_csv(arrow, file, how)
-    except InputError:
-        raise
-    except Exception as error:  # pyarrow has no common base for what a damaged file makes it raise
-        advice = next((words for sign, words in ADVICE.items() if sign in str(error)), "")
-        raise InputError(
-            f"{file} cannot be read as {'Parquet' if parquet else 'CSV'}: {cause(error)}.{advice}"
-        ) from error
+    arrow = pyarrow_for("from_file")
+    endings = {ending.lower() for ending in file.suffixes[-2:]}
+    if file.is_dir() or endings & {*PARQUET, *LINES}:
+        source = open_source(file)
+        batches = list(source.batches(source.names))
+        table = arrow.concat_tables(batches, promote_options="permissive") if batches else None
+        if table is None:
+            raise InputError(f"{file} has no rows")
+    else:
+        with guarded(file, "CSV"):
+            table = _read_csv(arrow, file, how)
     with reading(file):
         return from_frame(table, **how)
-
-
-def _read_parquet(file: Path) -> Any:
-    from pyarrow import parquet
-
-    about = parquet.read_metadata(file)  # a run of equal values takes no room in the file
-    check_unpacked(file, 8 * about.num_rows * about.num_columns, file.stat().st_size)
-    return parquet.read_table(file)
 
 
 def _read_csv(arrow: Any, file: Path, how: Mapping[str, Any]) -> Any:
     from pyarrow import csv
 
-    tab = ".tsv" in file.suffixes or ".tab" in file.suffixes
     ids = {
         how.get("client"),
         *(name for group in _groups(how.get("features", ())) for name in group),
@@ -131,9 +117,8 @@ def _read_csv(arrow: Any, file: Path, how: Mapping[str, Any]) -> Any:
         null_values=[""],
         strings_can_be_null=True,
     )
-    parse = csv.ParseOptions(delimiter="\t" if tab else ",")
-    if file.is_file():  # a pipe can be read once
-        _check_delimiter(file, parse.delimiter)
+    # a pipe can be read once
+    parse = csv.ParseOptions(delimiter=delimiter_of(file) if file.is_file() else ",")
     with File(file).open() if file.suffix == ".gz" else nullcontext(file) as source:
         table = csv.read_csv(source, parse_options=parse, convert_options=convert)
     missing = csv.ConvertOptions().null_values
@@ -143,28 +128,6 @@ def _read_csv(arrow: Any, file: Path, how: Mapping[str, Any]) -> Any:
                 place, name, as_written(arrow, _column(arrow, table, name), missing)
             )
     return table
-
-
-def _check_delimiter(file: Path, expected: str) -> None:
-    """A header in one piece has no two columns: it is separated by something else."""
-    with File(file).open() as stream:
-        header = stream.readline(HEADER).decode("utf-8", "replace").strip()
-    other = max(",;\t|", key=header.count)
-    if expected not in header and other in header:
-        raise InputError(
-            f"{file} is separated by {other!r}, not by {expected!r}: its header is {shown(header)}."
-            f" Save it with {expected!r}, or give from_frame what pandas.read_csv(file,"
-            f" sep={other!r}) reads"
-        )
-
-
-def _arrow(what: str) -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute
-    except ImportError as error:
-        raise InputError(f"{what} needs pyarrow: pip install 'fedslice[data]'") from error
-    return pyarrow
 
 
 def _groups(features: Groups) -> list[tuple[str, ...]]:
@@ -182,16 +145,7 @@ def _table(arrow: Any, frame: Any, wanted: Sequence[str]) -> Any:
     table = frame
     if polars or pandas:
         _check_present(list(frame.columns), wanted)
-        some = frame[list(dict.fromkeys(wanted))]
-        try:
-            table = (
-                some.to_arrow() if polars else arrow.Table.from_pandas(some, preserve_index=False)
-            )
-        except (arrow.ArrowException, OverflowError) as error:
-            raise InputError(
-                f"a column holds values of several kinds, or numbers beyond 64 bits ({error}): make"
-                " it text first, by astype(str) in pandas, cast(str) in polars"
-            ) from error
+        table = frame_table(arrow, frame, list(dict.fromkeys(wanted)))
     _check_present(table.column_names, wanted)
     if not table.num_rows:
         raise InputError("the data has no rows")

@@ -14,7 +14,7 @@ from fedslice.data.columns import check
 from fedslice.data.kept import submodels
 from fedslice.data.stored import Writer, opened, write
 from fedslice.data.submodel import Submodels, index
-from fedslice.errors import InputError
+from fedslice.errors import InputError, nearest
 from fedslice.heat import Heat
 from fedslice.model import Model
 
@@ -285,9 +285,8 @@ class Population:
 
     def _later(self, time: str, at: Any, share: float | None) -> np.ndarray:
         if time not in self.columns:
-            raise InputError(
-                f"there is no column {time!r} to split by; there is {sorted(self.columns)}"
-            )
+            wanted = nearest(time, sorted(self.columns))
+            raise InputError(f"there is no column {time!r} to split by; {wanted}")
         stamps = self.columns[time]
         if at is not None:
             return np.asarray(stamps > _moment(at))

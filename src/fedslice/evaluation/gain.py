@@ -18,8 +18,8 @@ import numpy as np
 from fedslice.data.compatibility import meet
 from fedslice.data.halves import Split, assign, check
 from fedslice.data.population import Population
-from fedslice.errors import InputError
-from fedslice.evaluation.scores import Scores, tally
+from fedslice.errors import InputError, nearest
+from fedslice.evaluation.scores import Scores, joined, tally
 from fedslice.model import Model
 from fedslice.round.batches import check_query
 from fedslice.round.engine import choose
@@ -59,9 +59,8 @@ class Gain(NamedTuple):
         finite.
         """
         if name not in self.before.clients:
-            raise InputError(
-                f"there is no figure {name!r}; there are {', '.join(self.before.clients)}"
-            )
+            wanted = nearest(name, self.before.clients)
+            raise InputError(f"there is no figure {name!r}; {wanted}")
         more = name in self.before.more if more is None else more
         before, after = self.before.clients[name], self.after.clients[name]
         with np.errstate(invalid="ignore"):
@@ -142,6 +141,26 @@ class Personal:
     ) -> Gain:
         """Judge ``params``, whose tables hold the rows :meth:`ids`; adapting stops after ``steps``
         steps.  With ``clients``, by number, only these are judged."""
+        owners, found = self._found(params, steps, clients)
+        size = len(self.population)
+        return Gain(
+            *(tally(self.model, [part[when] for part in found], owners, size) for when in (0, 1))
+        )
+
+    def numbers(self, params: Params) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """``model.measure`` of every query example before and after, client by client: of each
+        figure a pair, [2, examples]."""
+        _, found = self._found(params, None, None)
+        before, after = (
+            {name: joined([part[when] for part in found], name) for name in self.model.figures}
+            for when in (0, 1)
+        )
+        return before, after
+
+    def _found(
+        self, params: Params, steps: int | None, clients: np.ndarray | None
+    ) -> tuple[np.ndarray, list[tuple[Any, Any]]]:
+        """The owners of the query examples, and their numbers, in parts."""
         if steps is not None and steps < 0:
             raise InputError(f"steps={steps} must not be negative")
         own = [np.zeros(0, np.int64)]
@@ -152,10 +171,7 @@ class Personal:
             real = plan.own.phases[1].real
             own.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
-        owners, size = np.concatenate(own), len(self.population)
-        return Gain(
-            *(tally(self.model, [part[when] for part in found], owners, size) for when in (0, 1))
-        )
+        return np.concatenate(own), found
 
     def _cohorts(self, clients: np.ndarray) -> list[np.ndarray]:
         """Those of the clients who have query examples, in groups that adapt side by side."""

@@ -1,4 +1,5 @@
-"""A live progress bar: loss, rounds a second, time left; on standard error, only for a person."""
+"""A live progress bar: rounds, time, time left, loss, in 60 columns; on standard error, only for a
+person."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +10,8 @@ from tqdm import tqdm
 from fedslice.simulation.report import Report
 
 EVERY = 0.2  # seconds between looks at the loss, which costs a wait
+FORM = "{desc} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+MOST = 12  # letters of a label: 60 columns have to do
 
 
 def show(text: str, file: TextIO) -> None:
@@ -27,9 +30,10 @@ def bar(count: int, visible: bool = True, label: str = "") -> Iterator[Callable[
     meter = tqdm(
         total=count,
         disable=None if visible else True,
-        unit=" rounds",
-        desc=label or None,
+        desc=label[:MOST] or None,
         mininterval=EVERY,
+        dynamic_ncols=True,
+        bar_format=FORM,
     )
     shown = [0.0]
 

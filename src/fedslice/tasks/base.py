@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedslice.data.features import Features
 from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.model import Model
@@ -66,6 +67,9 @@ class Task:
     in_order: bool = (
         False  # a client's examples are in the order of time, those of its test set later
     )
+    # of own data: how they become what the model reads, and what a person should know of them
+    features: Features | None = None
+    notes: tuple[str, ...] = ()
 
     def validated(self, share: float = 0.1, seed: int = 0) -> "Task":
         """The same with a ``share`` of its training data held out to choose settings on, in the way

@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from fedslice.cli.catalogue import find_method, settings_for
-from fedslice.cli.commands import free_folder, say, task_of
 from fedslice.cli.deployment import app
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.deployment.loopback import NAME, Loopback
 from fedslice.cli.deployment.recipe import recipe
 from fedslice.cli.export import MODEL
+from fedslice.cli.printing import say
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
 from fedslice.cli.text import change_of
-from fedslice.cli.workloads import TASKS
+from fedslice.cli.wanted import free_folder, task_of
+from fedslice.cli.workloads import usual_algorithm
 from fedslice.data.population import Population
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import NAME as SCHEMA
@@ -60,8 +61,7 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
         if options.synthetic and options.scale is None:
             options.scale = SCALE
     task = task_of(options)
-    known = TASKS[task.name].algorithm if task.name in TASKS else "fedsubavg"
-    name = options.algorithm or known
+    name = options.algorithm or usual_algorithm(task.name)
     if find_method(name).pooled:
         raise InputError(f"{name} trains on the data of all: there is nothing to deploy")
     people = chosen(task.train, 4 if options.nodes is None else options.nodes)

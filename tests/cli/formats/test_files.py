@@ -1,5 +1,6 @@
 """An export predicts as the run does, from the written files alone."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ from pyarrow import parquet
 from safetensors import safe_open
 
 import fedslice as fs
-from fedslice.cli.export import Exported, Rows, export, model_of
+from fedslice.cli.export import Exported, Rows, model_of
+from fedslice.cli.formats.files import export
 from fedslice.data.population import Population
+from fedslice.errors import InputError
 from fedslice.tasks.logistic import logistic
 from fedslice.types import Array, Batch, Params
 
@@ -44,7 +47,17 @@ def from_safetensors(file: Path) -> Weights:
         return dict(zip(names, values, strict=True)), float(arrays.get_tensor("bias"))
 
 
-@pytest.mark.parametrize("read", [from_parquet, from_npz, from_safetensors])
+def from_csv(file: Path) -> Weights:
+    with file.open(newline="", encoding="utf-8") as source:
+        weights = {row["name"]: float(row["weight"]) for row in csv.DictReader(source)}
+    with file.with_name("w.dense.csv").open(newline="") as source:
+        (bias,) = csv.DictReader(source)
+    assert (bias["leaf"], bias["place"]) == ("bias", "")
+    assert json.loads(file.with_name("w.json").read_text())["features"] is None
+    return weights, float(bias["value"])
+
+
+@pytest.mark.parametrize("read", [from_parquet, from_npz, from_safetensors, from_csv])
 def test_the_files_alone_predict_as_the_run(
     read: Callable[[Path], Weights], tmp_path: Path
 ) -> None:
@@ -114,3 +127,31 @@ def test_a_model_without_tables_is_one_file(tmp_path: Path) -> None:
         {"leaf": "x/w", "shape": [], "values": [2.0]}
     ]
     assert jax.tree.leaves(run.params())[0] == 2.0
+
+
+def test_every_number_comes_back_from_csv_to_the_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    deep = rng.normal(size=(3, 2, 4)).astype(np.float32)
+    wide = rng.normal(size=(2, 3)).astype(np.float32)
+    rows = Rows(np.array([0, 4, 9]), ['a,"b"', "c", "ü"], np.array([1, 2, 3]), deep)
+    written = export(Exported({"layer/weight": wide}, {"deep": rows}), tmp_path / "m.csv")
+    assert [file.name for file in written] == ["m.csv", "m.dense.csv", "m.json"]
+    with (tmp_path / "m.csv").open(newline="", encoding="utf-8") as source:
+        lines = list(csv.DictReader(source))
+    assert [line["name"] for line in lines] == rows.names
+    assert [int(line["row"]) for line in lines] == [0, 4, 9]
+    for line, values in zip(lines, deep, strict=True):
+        for place in np.ndindex(2, 4):
+            assert np.float32(line[f"deep.{place[0]}.{place[1]}"]) == values[place]
+    with (tmp_path / "m.dense.csv").open(newline="") as source:
+        read = {line["place"]: np.float32(line["value"]) for line in csv.DictReader(source)}
+    assert read == {f"{i}.{j}": wide[i, j] for i, j in np.ndindex(2, 3)}
+
+
+def test_unknown_endings_and_models_that_cannot_predict_are_refused(tmp_path: Path) -> None:
+    model = Exported({"bias": np.zeros((), np.float32)}, {})
+    with pytest.raises(InputError, match=r"m\.xls: give a name ending in \.safetensors, .* or"):
+        export(model, tmp_path / "m.xls")
+    with pytest.raises(InputError, match="an ONNX file predicts, and this run is not on your own"):
+        export(model, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
