@@ -41,7 +41,7 @@ def test_an_answer_that_did_not_count_is_forgotten(made: Deployment) -> None:
 
 
 def test_a_round_that_is_thrown_away_leaves_every_memory_as_it_was(made: Deployment) -> None:
-    made.server.least = 7
+    made.server.way.least = 7
     steps(made, 1)
     made.link.faults = {"2": silent}
     state = bits(made.server.office.store.state)
@@ -139,7 +139,7 @@ def test_letters_that_come_twice_or_late_do_no_harm(made: Deployment) -> None:
 
 
 def test_a_letter_of_an_earlier_try_comes_after_the_one_that_counted(made: Deployment) -> None:
-    made.server.least = 7
+    made.server.way.least = 7
     said: list[bytes] = []
     node = made.link.members["1"]
     receive = node.receive

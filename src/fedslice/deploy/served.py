@@ -17,8 +17,10 @@ from safetensors.numpy import load, save
 
 from fedslice.data.population import Population
 from fedslice.deploy.rows import put, take
+from fedslice.deploy.training import Trainer
 from fedslice.errors import InputError
 from fedslice.model import Model
+from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Planner
 from fedslice.types import Adaptation, Array, Batch, Params, Phase
 
@@ -116,6 +118,25 @@ class Served(NamedTuple):
                 " publish the model with rows='all'"
             )
         return np.where(ids < 0, -1, places).astype(np.int32)
+
+
+def of(trainer: Trainer, published: Published) -> Served:
+    """A published model as a client serves it, with what is its own."""
+    client = trainer.program.algorithm.client
+    params = published.params
+    if client.serve is not None:
+        where = places_of(published, trainer.rows)
+        tags = tags_of(client.model, params)
+        mine = take(tags, params, where)
+        memory = trainer.remembered(published.seed).value
+        value = trainer.first(published.seed) if memory is None else memory
+        drawer = {PER_CLIENT: np.int32(0), **{n: np.arange(k) for n, k in trainer.held.items()}}
+        own = take(trainer.program.tags.memory, value, drawer)[0]
+        key = jax.random.fold_in(jax.random.key(published.seed), trainer.number)
+        params = merged(tags, params, where, client.serve(mine, own, key))
+    elif client.adapt is not None:
+        params = adapted(client.adapt, published, trainer.data)
+    return Served(client.model, params, published.ids)
 
 
 def adapted(way: Adaptation, published: Published, data: Population) -> Params:
