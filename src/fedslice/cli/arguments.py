@@ -197,6 +197,11 @@ def _deploying(sub: Commands) -> None:
         parser.add_argument("--rounds", type=int, help="rounds in all (default: 3)")
         parser.add_argument("--seed", type=int, help="of the run (default: 0)")
         parser.add_argument(
+            "--trial",
+            action="store_true",
+            help="draw all noise from the seed, to compare it with a simulation: it hides nothing",
+        )
+        parser.add_argument(
             "--deadline",
             type=float,
             help=f"seconds that nodes have for an answer (default: {deployment.DEADLINE:g})",

@@ -4,8 +4,9 @@ import argparse
 import subprocess
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fedslice.cli.deployment import app
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.deployment.loopback import NAME, Loopback
-from fedslice.cli.deployment.recipe import recipe
+from fedslice.cli.deployment.recipe import recipe, telling
 from fedslice.cli.export import MODEL
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
@@ -28,10 +29,11 @@ from fedslice.deploy.schema import Schema
 from fedslice.deploy.session import reports
 from fedslice.errors import InputError, RoundError
 from fedslice.files.lock import hold
+from fedslice.types import Algorithm
 
 TASK, SCALE, DEADLINE = "movielens-lr", 0.05, 120.0
 PROJECT = "pyproject.toml"
-OF_AN_APP = ("task", "algorithm", "nodes", "seed", "deadline", "set", "data", "data_dir")
+OF_AN_APP = ("task", "algorithm", "nodes", "seed", "deadline", "set", "data", "data_dir", "trial")
 
 
 def init(options: argparse.Namespace) -> None:
@@ -68,7 +70,9 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
     settings = fitting(settings_for(task, name, options.set), options.set, len(people))
     if settings.values.get("available", "always") != "always":
         raise InputError("available: a deployment sees who is there; leave this setting out")
-    client = recipe(name, task.model, people, settings.values).client  # or it is refused here
+    algorithm = recipe(name, task.model, people, settings.values)  # or it is refused here
+    check_heat(algorithm, settings.values)
+    client = algorithm.client
     personal = client.adapt is not None or client.serve is not None
     config = {
         "rounds": options.rounds or 3,
@@ -77,6 +81,7 @@ def _write(options: argparse.Namespace, folder: Path) -> None:
         "deadline": options.deadline or DEADLINE,
         "folder": str(folder.resolve() / app.SERVER),
         "authenticated": False,
+        "trial": bool(options.trial),
         "publish": "held" if personal else "no",
     }
     app.write(folder, task.model, name, settings.values, people, config)
@@ -100,15 +105,50 @@ def chosen(people: Population, nodes: int) -> Population:
 
 
 def fitting(settings: Settings, changes: Sequence[str], nodes: int) -> Settings:
-    """A cohort of more than there are becomes all of them, unless it was asked for.
+    """A cohort of more than there are becomes all of them, unless it was asked for; and below a
+    secure sum, whose room nodes must know without knowing how many they are, so many are drawn.
 
-    >>> fitting(Settings({"cohort": 50}), [], 4).cohort
+    >>> fitting(Settings({"cohort": 50, "sampler": "full"}), [], 4).cohort
     4
+    >>> fitting(Settings({"cohort": 50, "sampler": "full", "secure": "yes"}), [], 4).sampler
+    'uniform'
     """
-    asked = any(change_of(change)[1] == "cohort" for change in changes)
-    if settings.values.get("cohort", 0) > nodes and not asked:
-        return Settings({**settings.values, "cohort": nodes}, settings.said)
-    return settings
+    asked = {change_of(change)[1] for change in changes}
+    values = dict(settings.values)
+    if values.get("cohort", 0) > nodes and "cohort" not in asked:
+        values["cohort"] = nodes
+    if values.get("secure", "no") != "no" and values.get("sampler") in ("full", "poisson"):
+        if "sampler" in asked and values["sampler"] == "poisson":
+            raise InputError(
+                "sampler=poisson draws any number of nodes, and a node cannot know for how many a"
+                " secure sum must have room: use sampler=uniform"
+            )
+        if values["sampler"] == "full":
+            values["cohort"] = nodes
+        values["sampler"] = "uniform"
+    return Settings(values, settings.said)
+
+
+def check_heat(algorithm: Algorithm, settings: Mapping[str, Any]) -> None:
+    """Heat must come from those who know it: from rows that nodes name, or from the nodes that hide
+    them, privately."""
+    way = str(settings.get("heat_privacy", "exact"))
+    if not settings.get("heat"):
+        return
+    told = telling(settings) is not None
+    if algorithm.rows == "named" and told:
+        raise InputError(
+            f"heat_privacy={way}: nodes name their rows to the server here, which then needs no"
+            " private answers about them. Hide them (secure=yes or noise_by=shares:LEAST), or use"
+            " heat_privacy=public"
+        )
+    if algorithm.rows != "named" and not told:
+        raise InputError(
+            f"heat_privacy={way}: nodes hide their rows here, so that the server cannot count who"
+            " holds which. Let nodes tell it privately: --set heat_privacy=response:2 or"
+            " heat_privacy=sum:NOISE:ROWS; heat that is public knowledge goes into the app's"
+            " method.py, as privacy.heat.public(...)"
+        )
 
 
 def _local(options: argparse.Namespace, folder: Path) -> int | None:
@@ -126,12 +166,12 @@ def _local(options: argparse.Namespace, folder: Path) -> int | None:
             say(f"all {rounds} rounds are done; --rounds {rounds + 3} goes on")
         else:
             try:
-                _train(folder, nodes, rounds, options.tls)
+                _train(folder, nodes, rounds, options.tls, config.get("trial", False))
             except Stopped as stopped:
                 say(f"stopped after round {reached(home)}; the same command goes on from there")
                 return stopped.exit_code
             print(f"model: {home / MODEL}; try: fedslice export {home} model.npz")
-        print(f"compared: {compare(folder, config['seed'])}")
+        print(f"compared: {compare(folder, config['seed'], config.get('trial', False))}")
     return None
 
 
@@ -140,13 +180,13 @@ def reached(home: Path) -> int:
     return max((each.round for each in reports(home) if each.accepted), default=0)
 
 
-def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool) -> None:
+def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool, trial: bool) -> None:
     begin = time.monotonic()
     keys = Certificates(folder.resolve() / "keys") if tls else None
     with Loopback(folder / "logs", folder.resolve() / "flower", keys) as here:
         say(f"a SuperLink and {len(nodes)} SuperNodes start on the loopback; logs: {here.logs}")
         for place in nodes:
-            start_node(here, place)
+            start_node(here, place, trial)
         said = f'rounds={rounds} folder="{folder.resolve() / app.SERVER}" nodes={len(nodes)}'
         run = submit(here, folder, f"{said} authenticated={'true' if tls else 'false'}")
         follow(here, run, folder / app.SERVER, begin)
@@ -154,7 +194,7 @@ def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool) -> None:
         raise RoundError(f"{failure(here.logs)}\nlogs: {here.logs}")
 
 
-def start_node(here: Loopback, place: Path) -> None:
+def start_node(here: Loopback, place: Path, trial: bool = False) -> None:
     """The SuperNode whose things are in this folder; with TLS its key is registered."""
     name, key = f"node-{place.name}", None
     if here.certificates is not None:
@@ -162,7 +202,8 @@ def start_node(here: Loopback, place: Path) -> None:
         here.flwr("supernode", "register", str(public), NAME, "--name", name)
     folder = place.resolve()
     compiled = folder.parent / "compiled"  # nodes of one machine compile the same
-    here.start_node(name, {"folder": str(folder), "compiled": str(compiled)}, key)
+    config = {"folder": str(folder), "compiled": str(compiled)}
+    here.start_node(name, {**config, "trial": True} if trial else config, key)
 
 
 def submit(here: Loopback, folder: Path, config: str) -> "subprocess.Popen[bytes]":

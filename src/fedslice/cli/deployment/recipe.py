@@ -7,12 +7,15 @@ from typing import Any
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
 from fedslice.cli.settings import Settings
+from fedslice.cli.text import built
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.deploy.coordinator import Coordinator
 from fedslice.deploy.flower import Flower
+from fedslice.deploy.heated import Heated
 from fedslice.deploy.session import PATIENCE, coordinate, train
 from fedslice.model import Model
+from fedslice.privacy.heat import Response, Summed, symmetric
 from fedslice.tasks.base import Task
 from fedslice.types import Algorithm
 
@@ -30,6 +33,8 @@ def recipe(
     'fedsubavg'
     """
     task = Task("deployed", model, population, population, {})
+    if isinstance(population, Heated):  # private as it is
+        settings = {**settings, "heat_privacy": "exact"}
     return find_method(name).build(task, Settings(settings))
 
 
@@ -42,13 +47,35 @@ def sampling(name: str, settings: Mapping[str, Any]) -> Sampler:
     return find_method(name).sampler(Settings(settings))
 
 
+def telling(settings: Mapping[str, Any]) -> Response | Summed | None:
+    """How nodes whose rows are hidden tell which they hold, for the heat; None: not at all.
+
+    >>> telling({"heat_privacy": "sum:4:200"})
+    Summed(multiplier=4.0, most=200, kind='skellam')
+    """
+    kinds: dict[str, Any] = {
+        "exact": lambda: None,
+        "public": lambda: None,
+        "response": lambda epsilon="1": symmetric(float(epsilon)),
+        "sum": lambda noise, rows: Summed(float(noise), int(rows), "skellam"),
+    }
+    return built("heat_privacy", settings.get("heat_privacy", "exact"), kinds)
+
+
 def serve(
-    grid: Any, config: Mapping[str, Any], model: Model, algorithm: Any, sampler: Sampler
+    grid: Any,
+    config: Mapping[str, Any],
+    model: Model,
+    algorithm: Any,
+    sampler: Sampler,
+    heat: Response | Summed | None = None,
 ) -> Coordinator:
     """The server's part of a Flower app, from the first node to the trained model in its folder."""
     link = Flower(grid, authenticated=bool(config.get("authenticated", False)))
-    asked = ("least", "spare")
+    asked, seed = ("least", "spare"), int(config.get("seed", 0))
     chosen: dict[str, Any] = {name: int(config[name]) for name in asked if name in config}
+    if config.get("trial", False):  # noise as a simulation draws it, which everybody can
+        chosen["secret"] = seed
     server = coordinate(
         link,
         model,
@@ -58,7 +85,8 @@ def serve(
         nodes=int(config["nodes"]),
         patience=float(config.get("patience", PATIENCE)),
         deadline=float(config.get("deadline", 0)) or None,
-        seed=int(config.get("seed", 0)),
+        seed=seed,
+        heat=heat,
         **chosen,
     )
     for _ in train(server, int(config["rounds"])):

@@ -25,6 +25,7 @@ clientapp = "<<package>>.client_app:app"
 # rounds: in all; started again, a run goes on.  nodes: how many are waited for before the first round.
 # deadline: seconds that nodes have for an answer.  folder: the server's, on the SuperLink's machine.
 # authenticated: the SuperLink lets in registered keys alone, so that names are theirs.
+# trial: the server's noise comes from the seed, which everybody knows, to compare it with a simulation.
 # publish: nodes are sent the trained model: no, held (the rows that they hold) or all.
 [tool.flwr.app.config]
 <<config>>
@@ -32,7 +33,7 @@ clientapp = "<<package>>.client_app:app"
 
 METHOD = '''"""What is trained, and how: the same on the server and on every node."""
 
-from fedslice.cli.deployment.recipe import recipe, sampling
+from fedslice.cli.deployment.recipe import recipe, sampling, telling
 from <<module>> import <<function>>
 
 MODEL = <<call>>
@@ -40,6 +41,7 @@ ALGORITHM = "<<algorithm>>"
 SETTINGS = {
 <<settings>>}
 SAMPLER = sampling(ALGORITHM, SETTINGS)
+HEAT = telling(SETTINGS)  # how nodes whose rows are hidden tell how many hold each
 
 
 def algorithm(population):
@@ -55,7 +57,7 @@ SERVER_APP = '''"""The server: it knows what nodes say of themselves, and never 
 from flwr.serverapp import ServerApp
 
 from fedslice.cli.deployment.recipe import serve
-from <<package>>.method import MODEL, SAMPLER, algorithm
+from <<package>>.method import HEAT, MODEL, SAMPLER, algorithm
 
 app = ServerApp()
 
@@ -63,17 +65,17 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     """Wait for the nodes, train, keep the model."""
-    serve(grid, context.run_config, MODEL, algorithm, SAMPLER)
+    serve(grid, context.run_config, MODEL, algorithm, SAMPLER, HEAT)
 '''
 
 CLIENT_APP = '''"""A node: a new process for every letter, with its own data and its own memory."""
 
 from fedslice.deploy.flower import client_app
-from <<package>>.method import algorithm
+from <<package>>.method import HEAT, algorithm
 
 # Data that are not a folder as fedslice.deploy.own.write makes it: client_app(algorithm, read), where
 # read(path) gives a fedslice.Population of one client.
-app = client_app(algorithm)
+app = client_app(algorithm, heat=HEAT)
 '''
 
 README = """# <<algorithm>> over <<nodes>> nodes
