@@ -195,3 +195,15 @@ def test_a_node_believes_no_letter_that_is_wrong(made: Deployment) -> None:
     whole = Letter(letters.INVITE, 0, b"n" * 16, bytes(16), program, good).pack()
     for cut in rng.integers(0, len(whole), 20):
         assert unpack(node.receive(whole[:cut])).kind == letters.REFUSED
+
+
+def test_an_invitation_to_another_round_than_its_letters_is_refused(tmp_path: Path) -> None:
+    """Which memory holds follows from the letter, what is trained from the invitation."""
+    made = Deployment("scaffold-2", tmp_path)
+    body = made.server.office.invitation(3, made.schema.nodes["2"].rows)
+    for round, wanted in ((4, letters.REFUSED), (3, letters.ANSWER)):
+        given = round, b"n" * 16, letters.NONE, made.program.fingerprint, body
+        reply = letters.unpack(
+            made.link.members["2"].receive(letters.Letter(letters.INVITE, *given).pack())
+        )
+        assert reply.kind == wanted

@@ -12,6 +12,7 @@ their ``--node-config``, and a restarted node that says its old name gets its ol
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -215,6 +216,9 @@ def client_app(
             reply = node(context.node_config, algorithm, data, heat).receive(_unpacked(message))
         except FedsliceError as error:
             reply = _refusal(str(error))
+        except Exception as error:  # Flower would tell the server its words, which may be data
+            traceback.print_exc()
+            reply = _refusal(f"it failed with {type(error).__name__}: its own log says more")
         return Message(_packed(reply), reply_to=message)
 
     return app
@@ -236,8 +240,14 @@ def node(
     compiled_in(Path(str(config.get("compiled", folder / "compiled"))))
     mine = data(Path(str(config.get("data", folder / "data"))))
     number, rounds = (None if config.get(name) is None else int(config[name]) for name in WHOLE)
-    trial = bool(config.get("trial", False))
-    return Node(algorithm(mine), mine, folder, number, heat=heat, rounds=rounds, trial=trial)
+    trial, method = bool(config.get("trial", False)), algorithm(mine)
+    try:
+        return Node(method, mine, folder, number, heat=heat, rounds=rounds, trial=trial)
+    except FedsliceError as error:
+        if method.rows == "named":
+            raise
+        print(f"this node cannot start: {error}", file=sys.stderr)
+        raise InputError("its data do not fit the model: its own log says more") from error
 
 
 def compiled_in(folder: Path) -> None:

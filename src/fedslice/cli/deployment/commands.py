@@ -1,154 +1,75 @@
-"""``fedslice deploy init`` and ``fedslice deploy local``."""
+"""``fedslice deploy init``, ``fedslice deploy data`` and ``fedslice deploy local``."""
 
 import argparse
 import subprocess
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from fedslice.cli.catalogue import find_method, settings_for
-from fedslice.cli.commands import free_folder, say, task_of
-from fedslice.cli.deployment import app
+from fedslice.cli.commands import free_folder, say
+from fedslice.cli.deployment import app, draft, vocabulary
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.deployment.loopback import NAME, Loopback
-from fedslice.cli.deployment.recipe import recipe, telling
 from fedslice.cli.export import MODEL
-from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
-from fedslice.cli.text import change_of
-from fedslice.cli.workloads import TASKS
-from fedslice.data.population import Population
+from fedslice.deploy import own
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import NAME as SCHEMA
 from fedslice.deploy.schema import Schema
 from fedslice.deploy.session import reports
 from fedslice.errors import InputError, RoundError
 from fedslice.files.lock import hold
-from fedslice.types import Algorithm
 
-TASK, SCALE, DEADLINE = "movielens-lr", 0.05, 120.0
 PROJECT = "pyproject.toml"
-OF_AN_APP = ("task", "algorithm", "nodes", "seed", "deadline", "set", "data", "data_dir", "trial")
+OF_AN_APP = (
+    *("task", "algorithm", "nodes", "seed", "deadline", "set", "data", "data_dir", "vocabulary"),
+    *("trial", "publish"),
+)
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write an app for some clients of a task."""
-    _write(options, options.folder)
-    print(f"try: fedslice deploy local {options.folder}")
+    """Write an app for some clients of a task, or for nodes with files of their own."""
+    draft.write(options, options.folder)
+    if options.vocabulary is None:
+        print(f"try: fedslice deploy local {options.folder}")
+    else:
+        print(f"each node: fedslice deploy data {options.folder} FILE NODE --number I")
+
+
+def data(options: argparse.Namespace) -> None:
+    """Write a node's own file into its folder, in the terms of an app's vocabulary."""
+    number = options.number
+    if number is None and options.node.name.isdecimal():
+        number = int(options.node.name)
+    if number is None or not 0 <= number < 2**31:
+        raise InputError("--number: give the node a number of its own, from 0 to 2147483647")
+    words = vocabulary.read(options.folder / app.PACKAGE)
+    mine = vocabulary.own_file(options.file, words, number, options.only)
+    for name, (unknown, all_of_them) in mine.unknown.items():
+        if unknown:
+            say(
+                f"note: {unknown:,} of {all_of_them:,} values of {name} are not in the vocabulary,"
+                " and count as missing"
+            )
+    own.write(mine.data, options.node / "data", words.digest)
+    print(
+        f"{options.node / 'data'}: {mine.data.examples:,} examples of node {number}; start it with"
+        f' --node-config \'name="node-{number}" folder="{options.node.resolve()}"\''
+    )
 
 
 def local(options: argparse.Namespace) -> int | None:
     """Train an app on this machine, and compare it with its simulation."""
     folder = options.folder or free_folder(Path("runs"), "deploy")
     if not (folder / PROJECT).exists():
-        _write(options, folder)
+        draft.write(options, folder)
     elif given := [name for name in OF_AN_APP if getattr(options, name)]:
         raise InputError(
             f"{folder} is an app already, and --{given[0].replace('_', '-')} is what one is made"
             " with: leave it out, or give another folder"
         )
     return _local(options, folder)
-
-
-def _write(options: argparse.Namespace, folder: Path) -> None:
-    if options.task is None:
-        options.task = "lr" if options.data else TASK
-        options.synthetic = options.synthetic or not (options.data or options.data_dir)
-        if options.synthetic and options.scale is None:
-            options.scale = SCALE
-    task = task_of(options)
-    known = TASKS[task.name].algorithm if task.name in TASKS else "fedsubavg"
-    name = options.algorithm or known
-    if find_method(name).pooled:
-        raise InputError(f"{name} trains on the data of all: there is nothing to deploy")
-    people = chosen(task.train, 4 if options.nodes is None else options.nodes)
-    settings = fitting(settings_for(task, name, options.set), options.set, len(people))
-    if settings.values.get("available", "always") != "always":
-        raise InputError("available: a deployment sees who is there; leave this setting out")
-    algorithm = recipe(name, task.model, people, settings.values)  # or it is refused here
-    check_heat(algorithm, settings.values)
-    client = algorithm.client
-    personal = client.adapt is not None or client.serve is not None
-    config = {
-        "rounds": options.rounds or 3,
-        "seed": options.seed or 0,
-        "nodes": len(people),
-        "deadline": options.deadline or DEADLINE,
-        "folder": str(folder.resolve() / app.SERVER),
-        "authenticated": False,
-        "trial": bool(options.trial),
-        "publish": "held" if personal else "no",
-    }
-    app.write(folder, task.model, name, settings.values, people, config)
-    say(
-        f"{folder}: {name} on {task.name} ({task.source}); {len(people)} of"
-        f" {len(task.train):,} clients are nodes, with {people.examples:,} examples"
-    )
-
-
-def chosen(people: Population, nodes: int) -> Population:
-    """The first clients that have any data, as a population of their own.
-
-    >>> people = Population.from_arrays([5, 7, 7, 9], x=[1.0, 2.0, 3.0, 4.0])
-    >>> chosen(people, 2).clients.tolist()
-    [5, 7]
-    """
-    able = np.flatnonzero(people.counts)
-    if not 1 <= nodes <= len(able):
-        raise InputError(f"--nodes {nodes}: there are {len(able)} clients with data")
-    return people.subset(able[:nodes]).renumbered()
-
-
-def fitting(settings: Settings, changes: Sequence[str], nodes: int) -> Settings:
-    """A cohort of more than there are becomes all of them, unless it was asked for; and below a
-    secure sum, whose room nodes must know without knowing how many they are, so many are drawn.
-
-    >>> fitting(Settings({"cohort": 50, "sampler": "full"}), [], 4).cohort
-    4
-    >>> fitting(Settings({"cohort": 50, "sampler": "full", "secure": "yes"}), [], 4).sampler
-    'uniform'
-    """
-    asked = {change_of(change)[1] for change in changes}
-    values = dict(settings.values)
-    if values.get("cohort", 0) > nodes and "cohort" not in asked:
-        values["cohort"] = nodes
-    if values.get("secure", "no") != "no" and values.get("sampler") in ("full", "poisson"):
-        if "sampler" in asked and values["sampler"] == "poisson":
-            raise InputError(
-                "sampler=poisson draws any number of nodes, and a node cannot know for how many a"
-                " secure sum must have room: use sampler=uniform"
-            )
-        if values["sampler"] == "full":
-            values["cohort"] = nodes
-        values["sampler"] = "uniform"
-    return Settings(values, settings.said)
-
-
-def check_heat(algorithm: Algorithm, settings: Mapping[str, Any]) -> None:
-    """Heat must come from those who know it: from rows that nodes name, or from the nodes that hide
-    them, privately."""
-    way = str(settings.get("heat_privacy", "exact"))
-    if not settings.get("heat"):
-        return
-    told = telling(settings) is not None
-    if algorithm.rows == "named" and told:
-        raise InputError(
-            f"heat_privacy={way}: nodes name their rows to the server here, which then needs no"
-            " private answers about them. Hide them (secure=yes or noise_by=shares:LEAST), or use"
-            " heat_privacy=public"
-        )
-    if algorithm.rows != "named" and not told:
-        raise InputError(
-            f"heat_privacy={way}: nodes hide their rows here, so that the server cannot count who"
-            " holds which. Let nodes tell it privately: --set heat_privacy=response:2 or"
-            " heat_privacy=sum:NOISE:ROWS; heat that is public knowledge goes into the app's"
-            " method.py, as privacy.heat.public(...)"
-        )
 
 
 def _local(options: argparse.Namespace, folder: Path) -> int | None:

@@ -39,6 +39,7 @@ QUIET = {
 MORTAL = """import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
 os.execv(sys.argv[1], sys.argv[1:])"""
+IMPATIENT = str(Path(__file__).with_name("supernode.py"))
 START = 60.0  # seconds that a SuperLink may take to answer
 GRACE = 5.0  # and that processes have to end by themselves
 
@@ -108,7 +109,7 @@ class Loopback:
             f"{key}={json.dumps(value)}" for key, value in {"name": name, **config}.items()
         )
         there = ["--superlink", self.address, "--port", str(free_port())]
-        self.start(name, "flower-supernode", *secure, *there, "--node-config", told)
+        self.start(name, sys.executable, "-P", IMPATIENT, *secure, *there, "--node-config", told)
 
     def start(self, name: str, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """A process with its own log, which ends with the others."""

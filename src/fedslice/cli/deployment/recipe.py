@@ -74,7 +74,8 @@ def serve(
     link = Flower(grid, authenticated=bool(config.get("authenticated", False)))
     asked, seed = ("least", "spare"), int(config.get("seed", 0))
     chosen: dict[str, Any] = {name: int(config[name]) for name in asked if name in config}
-    if config.get("trial", False):  # noise as a simulation draws it, which everybody can
+    if config.get("trial", False):
+        print("a trial: noise is drawn from the seed, which everybody knows, and hides nothing")
         chosen["secret"] = seed
     server = coordinate(
         link,

@@ -16,7 +16,7 @@ packages = ["<<package>>"]
 
 [tool.flwr.app]
 publisher = "fedslice"
-fab-include = ["<<package>>/*.py"]  # neither data nor results go to anybody
+fab-include = ["<<package>>/*.py"<<more>>]  # neither data nor results go to anybody
 
 [tool.flwr.app.components]
 serverapp = "<<package>>.server_app:app"
@@ -76,6 +76,16 @@ from <<package>>.method import HEAT, algorithm
 # Data that are not a folder as fedslice.deploy.own.write makes it: client_app(algorithm, read), where
 # read(path) gives a fedslice.Population of one client.
 app = client_app(algorithm, heat=HEAT)
+'''
+
+CLIENT_APP_OF_FILES = '''"""A node: a new process for every letter, with its own data and its own memory."""
+
+from fedslice.deploy import own
+from fedslice.deploy.flower import client_app
+from <<package>>.method import HEAT, algorithm
+
+# A node's own file becomes ids by vocabulary.json: fedslice deploy data APP FILE NODE.  This is its digest.
+app = client_app(algorithm, own.reader("<<digest>>"), heat=HEAT)
 '''
 
 README = """# <<algorithm>> over <<nodes>> nodes
