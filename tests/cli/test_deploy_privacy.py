@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from apps import SAME, link_of, session, written
 
+import fedslice as fs
 from fedslice.cli.deployment import app
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.main import main
 from fedslice.deploy import flower, heated
 from fedslice.deploy.session import population_of, train
+from fedslice.errors import InputError
 
 SUMS = ("--algorithm", "fedsubavg", "--nodes", "4", "--set", "clip=1")
 RESPONSES = ("--set", "heat_privacy=response:3")
@@ -51,6 +53,8 @@ def test_fedsubavg_in_secure_sums_is_the_simulation(
     assert told.clients == 4
     again = session(tmp_path, method, link, heat=method.HEAT, **secret)
     assert again.round == 2
+    with pytest.raises(InputError, match="was told in another way"):
+        session(tmp_path, method, link, heat=fs.privacy.heat.symmetric(0.5), **secret)
     known = population_of(tmp_path / app.SERVER, server.schema, method.MODEL)
     for table, mass in told.mass.items():
         np.testing.assert_array_equal(known.heat(method.MODEL).mass[table], mass)

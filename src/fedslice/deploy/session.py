@@ -76,15 +76,34 @@ def coordinate(
     for name, why in schema.refused.items():
         tell(f"{name} takes no part: {why}")
     tell(f"{len(schema.nodes)} nodes {'are known' if known else 'registered'}")
-    hidden = any(node.hidden for node in schema.nodes.values())
-    if heat is not None and hidden and not (home / heated.NAME).exists():
-        found = collect(link, schema, model, heat, folder=home, deadline=deadline)
-        heated.write(found, home)
-        assert found.release is not None
-        tell(f"the nodes told the heat of rows by {found.release.text}")
+    if heat is not None and any(node.hidden for node in schema.nodes.values()):
+        _hear(link, schema, model, heat, home, deadline, tell)
     method = algorithm(population_of(home, schema, model))
     given = {"sampler": sampler, "folder": home, "deadline": deadline, **settings}
     return Coordinator(method, schema, link, **given)
+
+
+def _hear(
+    link: Link,
+    schema: Schema,
+    model: Model,
+    how: Response | Summed,
+    home: Path,
+    deadline: float | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Have nodes tell the heat, once and for all."""
+    if not (home / heated.NAME).exists():
+        heated.write(collect(link, schema, model, how, folder=home, deadline=deadline), home)
+    release = heated.read(home).release
+    assert release is not None
+    said = release.epsilon, release.multiplier, release.rows
+    if said != ((how.epsilon, None, 1) if isinstance(how, Response) else (None, *how[:2])):
+        raise InputError(
+            f"the heat in {home} was told in another way ({release.text}): go on with that, or"
+            " begin with new folders"
+        )
+    tell(f"nodes told the heat of rows by {release.text}")
 
 
 def population_of(home: Path, schema: Schema, model: Model) -> Population:
