@@ -224,7 +224,7 @@ def test_what_a_node_fails_with_stays_with_it(
     def reader(path: Path) -> fs.Population:
         raise KeyError("item 4711 of ana")
 
-    beyond = {**people().columns, "item": np.full_like(people().columns["item"], 4711)}
+    beyond = {**people().columns, "history": np.full_like(people().columns["history"], 4711)}
     alone = fs.Population(beyond, people().offsets, people().clients).subset(np.array([2]))
     grid = Grid(
         {
