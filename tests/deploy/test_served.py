@@ -116,7 +116,7 @@ def test_one_process_at_a_time_works_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Deployment("scaffold-2", tmp_path)
-    monkeypatch.setattr("fedslice.deploy.node.PATIENCE", 0.1)
+    monkeypatch.setattr("fedslice.deploy.alone.PATIENCE", 0.1)
     other = hold(tmp_path / "nodes" / "2" / "lock")
     assert other is not None
     report = made.server.step()

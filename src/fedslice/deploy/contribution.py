@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedslice.deploy import letter as letters
 from fedslice.deploy.discretion import Discretion
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.noisy import values_on
@@ -21,7 +20,6 @@ from fedslice.deploy.turns import (
     ROWS,
     SUM,
     Opening,
-    Turn,
     fewest,
     loss_scale,
     pack_taken,
@@ -50,19 +48,14 @@ class Contribution:
         self.sitting = Sitting(trainer.folder, trainer.number, private, own.given)
 
     def turn(self, head: Letter, letter: bytes) -> Letter:
-        """The reply to a letter of a turn; it is on the disk before it leaves."""
-        if (said := self.sitting.repeated(letter)) is not None:
-            return letters.unpack(said)
+        """The reply to a letter of a turn."""
 
         def vector(opening: Opening, first: bytes, now: bytes) -> Vector:
             make = {ROWS: self._rows, SUM: self._update, HEAT: self._count}[opening.purpose]
             return make(opening, head, first, now)
 
         acts = Acts(lambda opening: self._allow(opening, head), self._take, vector, self._use)
-        turn, seat = self.sitting.turn(Turn.unpack(head.body), acts)
-        reply = head.reply(letters.TURNED, head.program, turn.pack())
-        self.sitting.keep(seat, letter, reply.pack())
-        return reply
+        return self.sitting.answer(head, letter, acts)
 
     def leave(self, round: int) -> None:
         """Delete what it had for sums of rounds before this one."""

@@ -12,9 +12,7 @@ follows from its data but through secure sums (:mod:`fedslice.deploy.contributio
 of its own: its algorithm decides that, not what it is asked.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +23,7 @@ from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.deploy import letter as letters
 from fedslice.deploy import served
+from fedslice.deploy.alone import alone
 from fedslice.deploy.discretion import Discretion
 from fedslice.deploy.given import Given
 from fedslice.deploy.letter import Letter
@@ -35,13 +34,11 @@ from fedslice.deploy.served import Served
 from fedslice.deploy.training import Trainer
 from fedslice.deploy.vault import Trial, Vault
 from fedslice.errors import FedsliceError, InputError
-from fedslice.files.lock import hold
 from fedslice.files.writing import atomic_write
 from fedslice.privacy.heat import Response, Summed
 from fedslice.types import Algorithm, PyTree
 
-TRAINED, LOCK = "model.safetensors", "lock"
-PATIENCE = 30.0  # seconds to wait for another process in the same folder
+TRAINED = "model.safetensors"
 
 
 class InSums(Protocol):
@@ -126,7 +123,7 @@ class Node:
         head = Letter(letters.REFUSED, 0, letters.NONE, letters.NONE, self.program.fingerprint)
         try:
             head = letters.unpack(letter)
-            with self._alone():
+            with alone(self.folder):
                 return self._reply(head, letter).pack()
         except FedsliceError as error:
             return head.reply(letters.REFUSED, self.program.fingerprint, str(error).encode()).pack()
@@ -166,25 +163,6 @@ class Node:
         if program.wire.hides:
             return answer_noisily(self.trainer, self.discretion, head)
         return self.trainer.answer(head, self.trainer.task(head.body))
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else works in its folder: two processes would mix their memories up."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        end = time.monotonic() + PATIENCE
-        try:
-            while (lock := hold(self.folder / LOCK)) is None and time.monotonic() < end:
-                time.sleep(0.05)
-        except OSError as error:
-            raise InputError(
-                f"{self.folder} is on a file system that cannot lock ({error}): use another"
-            ) from error
-        if lock is None:
-            raise InputError(
-                f"another process works in {self.folder}: give each node a folder of its own"
-            )
-        with lock:
-            yield
 
     # -- what it tells -----------------------------------------------------------------------------
 
