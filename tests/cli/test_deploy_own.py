@@ -9,6 +9,7 @@ from apps import SAME, link_of, session, written
 
 from fedslice.cli.deployment import app, vocabulary
 from fedslice.cli.deployment.comparison import compare
+from fedslice.cli.deployment.recipe import trained
 from fedslice.cli.main import main
 from fedslice.deploy import flower, own
 from fedslice.deploy.session import train
@@ -58,6 +59,10 @@ def test_nodes_bring_their_own_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     server = session(folder, method, link_of(folder, method))
     list(train(server, 2, lambda line: None))
     assert compare(folder, seed=0) == SAME
+    rows = trained(server, vocabulary.read(folder / app.PACKAGE).names).tables["weight"]
+    held = ["item=007", "item=12", "item=31", "item=7", "category=books", "category=toys"]
+    assert rows.names == held
+    np.testing.assert_array_equal(rows.heat, [1, 3, 1, 2, 3, 3])
     sent = (folder / "pyproject.toml").read_text()
     assert 'fab-include = ["fedslice_app/*.py", "fedslice_app/vocabulary.json"]' in sent
 

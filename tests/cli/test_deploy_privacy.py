@@ -10,6 +10,7 @@ from apps import SAME, link_of, session, written
 import fedslice as fs
 from fedslice.cli.deployment import app
 from fedslice.cli.deployment.comparison import compare
+from fedslice.cli.deployment.recipe import trained
 from fedslice.cli.main import main
 from fedslice.deploy import flower, heated
 from fedslice.deploy.session import population_of, train
@@ -47,6 +48,12 @@ def test_fedsubavg_in_secure_sums_is_the_simulation(
         not len(rows) for node in server.schema.nodes.values() for rows in node.rows.values()
     )
     assert compare(tmp_path, seed=0, trial=trial) == SAME
+    # all rows are in the model, whoever holds them
+    rows = trained(server, {}).tables["w"]
+    every = np.arange(method.MODEL.tables["w"].rows)
+    np.testing.assert_array_equal(rows.ids, every)
+    np.testing.assert_array_equal(rows.values, server.params({"w": every})["w"])
+    assert rows.values.any()
     # the heat was asked for once, and is what the algorithm is made with
     told = heated.read(tmp_path / app.SERVER)
     assert told.release is not None

@@ -2,10 +2,14 @@
 of anybody else's."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
+from fedslice.cli.deployment import vocabulary
 from fedslice.cli.settings import Settings
 from fedslice.cli.text import built
 from fedslice.data.population import Population
@@ -69,8 +73,10 @@ def serve(
     algorithm: Any,
     sampler: Sampler,
     heat: Response | Summed | None = None,
+    package: Path | None = None,
 ) -> Coordinator:
-    """The server's part of a Flower app, from the first node to the trained model in its folder."""
+    """The server's part of a Flower app, from the first node to the trained model in its folder;
+    ``package`` is where the app's files are, perhaps with a vocabulary."""
     link = Flower(grid, authenticated=bool(config.get("authenticated", False)))
     asked, seed = ("least", "spare"), int(config.get("seed", 0))
     chosen: dict[str, Any] = {name: int(config[name]) for name in asked if name in config}
@@ -95,17 +101,22 @@ def serve(
     if (rows := str(config.get("publish", "no"))) != "no":
         print(f"the model is with {', '.join(server.publish(rows)) or 'no node'}")
     assert server.folder is not None
-    export.write_model(trained(server), server.folder)
+    worded = package is not None and (package / vocabulary.NAME).exists()
+    names = vocabulary.read(package).names if worded and package is not None else {}
+    export.write_model(trained(server, names), server.folder)
     return server
 
 
-def trained(server: Coordinator) -> export.Exported:
-    """The model with the rows that nodes hold; what rows are called only nodes know."""
-    model = server.program.model
+def trained(server: Coordinator, names: Mapping[str, np.ndarray]) -> export.Exported:
+    """The model with the rows that nodes hold, or with all where they hide them; ``names`` of rows
+    by field, where there is a vocabulary: else only nodes know what rows are called."""
+    model, office = server.program.model, server.office
     population = server.schema.population(model)
     spaces = population.spaces(model)
+    if office.hides:
+        spaces = {name: each.whole(model.tables[name].rows) for name, each in spaces.items()}
     ids = {name: space.ids for name, space in spaces.items()}
     several = server.algorithm.server.several
-    store = server.office.store
-    params = store.rows(lambda state: state.server, ids) if several else server.params(ids)
-    return export.assembled(params, model, spaces, population)
+    params = office.store.rows(lambda state: state.server, ids) if several else server.params(ids)
+    given = population.columns, population.offsets, population.clients, names, population.numbers
+    return export.assembled(params, model, spaces, Population(*given))

@@ -54,6 +54,8 @@ def algorithm(population):
 
 SERVER_APP = '''"""The server: it knows what nodes say of themselves, and never opens a data file."""
 
+from pathlib import Path
+
 from flwr.serverapp import ServerApp
 
 from fedslice.cli.deployment.recipe import serve
@@ -65,7 +67,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     """Wait for the nodes, train, keep the model."""
-    serve(grid, context.run_config, MODEL, algorithm, SAMPLER, HEAT)
+    serve(grid, context.run_config, MODEL, algorithm, SAMPLER, HEAT, Path(__file__).parent)
 '''
 
 CLIENT_APP = '''"""A node: a new process for every letter, with its own data and its own memory."""

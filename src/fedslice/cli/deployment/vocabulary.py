@@ -24,7 +24,7 @@ from fedslice.errors import InputError, MissingDataError
 from fedslice.files.writing import atomic_write
 from fedslice.tasks.logistic import one_space
 
-NAME = "vocabulary.json"
+NAME, FIELD = "vocabulary.json", "features"
 LARGEST = 8 << 20  # bytes: Flower takes apps of up to ten million
 
 
@@ -41,6 +41,12 @@ class Vocabulary(NamedTuple):
     def rows(self) -> int:
         """Rows of the model: one for each value of each feature."""
         return sum(map(len, self.values.values()))
+
+    @property
+    def names(self) -> dict[str, np.ndarray]:
+        """What the model's rows are called."""
+        each = [f"{field}={value}" for field in self.features for value in self.values[field]]
+        return {FIELD: np.array(each)}
 
     @property
     def digest(self) -> str:
