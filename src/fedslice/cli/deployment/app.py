@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from fedslice.cli.deployment.texts import (
+    BROUGHT,
     CLIENT_APP,
     CLIENT_APP_OF_FILES,
+    GIVEN,
     METHOD,
     PROJECT,
     README,
@@ -74,6 +76,7 @@ def write(
         "nodes": config["nodes"],
         "folder": home,
         "more": "" if vocabulary is None else f', "{PACKAGE}/{VOCABULARY}"',
+        "whence": GIVEN if vocabulary is None else BROUGHT.replace("<<folder>>", str(home)),
         "digest": "" if vocabulary is None else vocabulary.digest,
     }
     texts = {

@@ -96,7 +96,7 @@ Try it on this machine, with a SuperLink and <<nodes>> SuperNodes on the loopbac
 
     fedslice deploy local <<folder>>
 
-On several machines: `nodes/I` goes to the machine of node I, and nowhere else. On the server's machine, with a certificate for its name:
+On several machines: <<whence>>. On the server's machine, with a certificate for its name:
 
     flower-superlink --host 0.0.0.0 --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
         --enable-supernode-auth --disable-runtime-dependency-installation
@@ -112,3 +112,10 @@ Then, where you give orders (a connection `mine` in Flower's configuration says 
 
 fedslice's page docs/how-to/deploy.md tells it step by step.
 """
+
+GIVEN = "`nodes/I` goes to the machine of node I, and nowhere else"
+BROUGHT = """each node's owner writes its own file into its folder, on its machine, with this app's vocabulary,
+
+    fedslice deploy data <<folder>> clicks.csv /path/to/nodes/0 --number 0
+
+(to try it here, into nodes/0, nodes/1, ... of this folder)"""
