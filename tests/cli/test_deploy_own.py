@@ -131,6 +131,7 @@ def test_a_node_predicts_and_recommends_by_itself(
     said = capsys.readouterr().out
     with table.open() as source:
         losses = np.array([float(line["loss"]) for line in csv.DictReader(source)])
+    assert table.read_text().splitlines()[0] == "loss,accuracy"
     node = link.members["node-1"]
     assert len(losses) == node.data.examples
     assert f"loss {losses.mean():.4f}, rmse {np.sqrt(losses.mean()):.4f}" in said

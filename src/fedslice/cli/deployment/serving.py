@@ -16,6 +16,7 @@ from fedslice.cli.deployment import app
 from fedslice.deploy import Node, flower
 from fedslice.deploy.served import Served
 from fedslice.errors import InputError
+from fedslice.metrics import Metric
 
 ITEMS, USER, FIELD = "item", "user", "movie"
 
@@ -29,7 +30,10 @@ def predict(options: argparse.Namespace) -> None:
     words = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
     print(f"{node.data.examples:,} examples of its own: {words}")
     if options.out is not None:
-        write(options.out, mine.figures(**columns))
+        # of other metrics an example has no figure of its own, only a part in that of all
+        plain = [name for name, f in mine.model.metrics.items() if not isinstance(f, Metric)]
+        figures = mine.figures(**columns)
+        write(options.out, {name: figures[name] for name in ("loss", *plain)})
         say(f"by example: {options.out}")
 
 
