@@ -5,8 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from laws import MODEL
@@ -15,9 +13,8 @@ from problems import people
 
 import fedslice as fs
 from fedslice.deploy.link import Fault
-from fedslice.deploy.vault import OWN_NOISE
-from fedslice.round.protocol import key_of
-from fedslice.types import Algorithm, Answers, Message, Stage
+from fedslice.deploy.trial import drawn_apart
+from fedslice.types import Algorithm, Answers, Stage
 
 WORK = fs.Work(steps=3, batch=4)
 EVERYBODY = fs.sampling.uniform(7)
@@ -77,34 +74,8 @@ def simulated(method: Algorithm, counted: list[list[int]]) -> Any:
 
 def with_shares(method: Algorithm, counted: list[list[int]]) -> Algorithm:
     """A simulation's algorithm whose noise is the sum of the shares that the counted clients draw,
-    each by its own key; a number in the state says which round it is."""
-    table = np.zeros((len(counted) + 1, 7), np.int32)
-    for round, clients in enumerate(counted):
-        table[round, clients] = 1
-    last = method.stages[-1]
-    place = len(method.stages)
-
-    def decode(state: Any, total: Message, key: Any) -> tuple[Message, Any]:
-        round = state["round"]
-        run_key = jax.random.fold_in(jax.random.key(SEED), 1)
-
-        def share(number: Any) -> Any:
-            own = jax.random.fold_in(key_of(run_key, round, number), OWN_NOISE)
-            drawn = last.own.add(
-                jax.tree.map(jnp.zeros_like, total.update), jax.random.fold_in(own, place)
-            )
-            return jax.tree.map(lambda x: x * jnp.asarray(table)[round, number], drawn)
-
-        noise = jax.lax.map(share, jnp.arange(7, dtype=jnp.uint32))
-        noisy = jax.tree.map(lambda leaf, all: leaf + all.sum(0), total.update, noise)
-        opened, _ = last.own.decode((), total._replace(update=noisy), key)
-        return opened, {"round": round + 1}
-
-    def init(params: Any, rows: Any) -> Any:
-        return {"round": jnp.uint32(0)}
-
-    stage = last._replace(init=init, decode=decode)
-    return method._replace(stages=(*method.stages[:-1], stage))
+    each by its own key."""
+    return drawn_apart(method, counted, range(7), SEED)
 
 
 class At:

@@ -2,49 +2,25 @@
 what is sent; the comparison tells the same from the different.  Over Flower: tests/deploy."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from apps import SAME, link_of, session, written
 
 from fedslice.cli.deployment import app
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.main import main
 from fedslice.data.population import Population
-from fedslice.deploy import Coordinator, InProcess, Program, columns_of, flower, own
+from fedslice.deploy import Program, columns_of, flower, own
 from fedslice.deploy.link import silent
-from fedslice.deploy.session import REPORTS, coordinate, train
+from fedslice.deploy.session import REPORTS, train
 from fedslice.errors import InputError
 from fedslice.model import Model
-
-SAME = "bit for bit the model of the simulation of the same clients"
 
 
 @pytest.fixture(autouse=True)
 def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "compiled_in", lambda folder: None)
-
-
-def written(folder: Path, *arguments: str) -> Any:
-    task = [] if "--task" in arguments else ["--task", "quadratic"]
-    assert main(["deploy", "init", str(folder), *task, *arguments]) == 0
-    return app.method_of(folder)
-
-
-def link_of(folder: Path, method: Any) -> InProcess:
-    places = app.nodes_of(folder)
-    return InProcess(
-        {
-            f"node-{place.name}": flower.node({"folder": str(place)}, method.algorithm)
-            for place in places
-        }
-    )
-
-
-def session(folder: Path, method: Any, link: InProcess, **settings: Any) -> Coordinator:
-    given = {"folder": folder / app.SERVER, "nodes": len(link.members), "patience": 0.0}
-    given |= {"tell": lambda line: None}
-    return coordinate(link, method.MODEL, method.algorithm, method.SAMPLER, **given, **settings)
 
 
 @pytest.mark.parametrize("name", ["fedsubavg", "scaffold", "ditto"])
@@ -125,7 +101,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     model = Model(lambda key: {"c": np.zeros(())}, lambda p, b: p["c"] - b["x"])
     people = Population.from_arrays([0], x=[1.0])
     with pytest.raises(InputError, match="does not say how it was made"):
-        app.write(tmp_path / "y", model, "fedavg", {}, people, {})
+        app.write(tmp_path / "y", model, "fedavg", {}, people, {"nodes": 1})
     damaged = tmp_path / "x" / "nodes" / "0" / "data" / "0.npy"
     damaged.write_bytes(damaged.read_bytes()[:90])
     with pytest.raises(InputError, match="cannot be read"):

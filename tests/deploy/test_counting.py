@@ -85,7 +85,7 @@ def test_responses_have_the_chances_that_were_promised(tmp_path: Path) -> None:
             body = np.array([how.p1, how.p2], "<f8").tobytes()
             reply = node.receive(ask._replace(body=body).pack())
             bits = np.unpackbits(np.frombuffer(unpack(reply).body, np.uint8), bitorder="little")
-            held = np.isin(np.arange(ROWS), node.rows["w"])
+            held = np.isin(np.arange(ROWS), node.trainer.rows["w"])
             for of in (0, 1):
                 yes[of] += bits[:ROWS][held == of].sum(), (held == of).sum()
     for (count, total), chance in zip(yes, (how.p2, how.p1), strict=True):
@@ -112,7 +112,7 @@ def test_a_noisy_count_by_a_secure_sum(tmp_path: Path) -> None:
         assert np.array_equal(found[-1], np.round(found[-1]))
     # all seven have the noise that five are asked for
     assert errors[0] == pytest.approx(2.0 * np.sqrt(3) * np.sqrt(7 / 5))
-    capped = sum(min(3, len(node.rows["w"])) for node in link.members.values())
+    capped = sum(min(3, len(node.trainer.rows["w"])) for node in link.members.values())
     sums = np.array(found).sum(axis=1)
     assert abs(sums.mean() - capped) < 4 * errors[0] * np.sqrt(ROWS / 6)
     spread = (np.array(found) - np.mean(found, axis=0)).std() * np.sqrt(6 / 5)

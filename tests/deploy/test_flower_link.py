@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hidden import secure
 from laws import MODEL, RECIPES
 from nodes import SEED, bits, told
 from problems import people, run_of
@@ -211,3 +212,30 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
     why = {name: letters.reason(letters.unpack(reply).body) for name, reply in replies.items()}
     assert "this node has no folder" in why["ana"]
     assert "has no node's data" in why["ben"]
+
+
+def test_what_a_node_fails_with_stays_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words of an error may be data: of a reader's own, and of data that do not fit a model whose
+    rows are hidden."""
+    monkeypatch.setattr("fedslice.deploy.flower.compiled_in", lambda folder: None)
+
+    def reader(path: Path) -> fs.Population:
+        raise KeyError("item 4711 of ana")
+
+    beyond = {**people().columns, "history": np.full_like(people().columns["history"], 4711)}
+    alone = fs.Population(beyond, people().offsets, people().clients).subset(np.array([2]))
+    grid = Grid(
+        {
+            1: (client_app(lambda mine: secure(), reader), {"name": "ana"}),
+            2: (client_app(lambda mine: secure(), lambda path: alone), {"name": "ben"}),
+        }
+    )
+    for _, config in grid.apps.values():
+        config["folder"] = str(tmp_path)
+    replies = Flower(grid).exchange({"ana": b"x", "ben": b"x"}, None)
+    why = {name: letters.reason(letters.unpack(reply).body) for name, reply in replies.items()}
+    assert why["ana"] == "it failed with KeyError: its own log says more"
+    assert why["ben"] == "its data do not fit the model: its own log says more"
+    assert "4711" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_an_answer_that_did_not_count_is_forgotten(made: Deployment) -> None:
 
 
 def test_a_round_that_is_thrown_away_leaves_every_memory_as_it_was(made: Deployment) -> None:
-    made.server.least = 7
+    made.server.way.least = 7
     steps(made, 1)
     made.link.faults = {"2": silent}
     state = bits(made.server.office.store.state)
@@ -139,7 +139,7 @@ def test_letters_that_come_twice_or_late_do_no_harm(made: Deployment) -> None:
 
 
 def test_a_letter_of_an_earlier_try_comes_after_the_one_that_counted(made: Deployment) -> None:
-    made.server.least = 7
+    made.server.way.least = 7
     said: list[bytes] = []
     node = made.link.members["1"]
     receive = node.receive
@@ -195,3 +195,15 @@ def test_a_node_believes_no_letter_that_is_wrong(made: Deployment) -> None:
     whole = Letter(letters.INVITE, 0, b"n" * 16, bytes(16), program, good).pack()
     for cut in rng.integers(0, len(whole), 20):
         assert unpack(node.receive(whole[:cut])).kind == letters.REFUSED
+
+
+def test_an_invitation_to_another_round_than_its_letters_is_refused(tmp_path: Path) -> None:
+    """Which memory holds follows from the letter, what is trained from the invitation."""
+    made = Deployment("scaffold-2", tmp_path)
+    body = made.server.office.invitation(3, made.schema.nodes["2"].rows)
+    for round, wanted in ((4, letters.REFUSED), (3, letters.ANSWER)):
+        given = round, b"n" * 16, letters.NONE, made.program.fingerprint, body
+        reply = letters.unpack(
+            made.link.members["2"].receive(letters.Letter(letters.INVITE, *given).pack())
+        )
+        assert reply.kind == wanted

@@ -185,7 +185,7 @@ def test_what_a_node_will_not_be_asked(tmp_path: Path) -> None:
     assert "of another round" in ask(told._replace(round=2))
     assert "another key in the roster" in ask(told._replace(roster=told.roster | {3: b"k" * 32}))
     assert "the coordinator runs 0000" in ask(told, program="00" * 8)
-    node.trusted = dict(told.roster) | {6: b"k" * 32}
+    node.discretion.trusted.update(dict(told.roster) | {6: b"k" * 32})
     assert "node 6, with this key, is none of those" in ask(told)
     invitation = Letter(letters.INVITE, 1, b"n" * 16, letters.NONE, node.program.fingerprint)
     assert "in secure sums alone" in refusal(node.receive(invitation.pack()))

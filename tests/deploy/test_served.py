@@ -56,7 +56,7 @@ def test_local_leaves_are_rebuilt_on_the_node(tmp_path: Path) -> None:
     made.server.publish()
     for place in (2, 5):
         node = made.link.members[str(place)]
-        params = made.server.params(dict(node.rows))
+        params = made.server.params(dict(node.trainer.rows))
         assert "bias" not in params
         way, alone = made.method.client.adapt, made.population.subset(np.array([place]))
         wanted = model_of(way, params, alone, seed=5)
@@ -75,7 +75,7 @@ def test_kept_models_are_those_of_the_simulation(name: str, tmp_path: Path) -> N
     list(run.rounds(2))
     made.restart(4)  # what it keeps is on its disk
     node = made.link.members["4"]
-    rows = run.params({"w": node.rows["w"]})
+    rows = run.params({"w": node.trainer.rows["w"]})
     space = run.spaces["w"]
     mine = slice(space.offsets[4], space.offsets[5])
     memory = jax.tree.map(
@@ -116,7 +116,7 @@ def test_one_process_at_a_time_works_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Deployment("scaffold-2", tmp_path)
-    monkeypatch.setattr("fedslice.deploy.node.PATIENCE", 0.1)
+    monkeypatch.setattr("fedslice.deploy.alone.PATIENCE", 0.1)
     other = hold(tmp_path / "nodes" / "2" / "lock")
     assert other is not None
     report = made.server.step()

@@ -78,7 +78,7 @@ class World:
             alone = population.subset(np.array([data]))
             node = Node(program, alone, home / str(place), number=place)
             if program.summed:
-                node.contribution.sitting.random = drawn(f"node {place}")
+                node.sums.sitting.random = drawn(f"node {place}")
             self.nodes[str(place)] = node
         self.link = Record(self.nodes)
         schema = register(self.link, MODEL)
@@ -140,7 +140,7 @@ def test_no_rows_and_no_update_are_in_anything_that_arrives(
     monkeypatch.setattr(Participant, "mask", mask)
     world = World(method, tmp_path, False, monkeypatch)
     for name, node in world.nodes.items():
-        ids = node.rows["w"]
+        ids = node.trainer.rows["w"]
         marks = np.isin(np.arange(24), ids)
         secret = [ids.astype(kind).tobytes() for kind in ("<u4", "<i8", "<u2", "u1")]
         secret += [marks.tobytes(), marks.astype("<i4").tobytes(), marks.astype("<f4").tobytes()]

@@ -6,21 +6,20 @@ union, or of all rows.  What it may be asked for it decides by its own algorithm
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedslice.deploy import letter as letters
+from fedslice.deploy.discretion import Discretion
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.noisy import values_on
 from fedslice.deploy.sitting import Acts, Sitting
+from fedslice.deploy.training import Trainer
 from fedslice.deploy.turns import (
     HEAT,
     LOSS,
     ROWS,
     SUM,
     Opening,
-    Turn,
     fewest,
     loss_scale,
     pack_taken,
@@ -35,36 +34,32 @@ from fedslice.privacy.secure.primitives import identity_of
 from fedslice.stage.fixed import bounded, encode
 from fedslice.types import Answers
 
-if TYPE_CHECKING:
-    from fedslice.deploy.node import Node
-
 Vector = tuple[Parts, Mapping[str, np.ndarray]]
 
 
 class Contribution:
     """The part of one node in the sums that it is asked to."""
 
-    def __init__(self, node: "Node") -> None:
-        self.node, self.program = node, node.program
-        self.answers = node.program.algorithm.answers or Answers()
-        private = node.vault.identity
+    def __init__(self, trainer: Trainer, own: Discretion) -> None:
+        self.trainer, self.program, self.own = trainer, trainer.program, own
+        self.answers = trainer.program.algorithm.answers or Answers()
+        private = own.vault.identity
         self.public = identity_of(private)
-        self.sitting = Sitting(node.folder, node.number, private, node.given)
+        self.sitting = Sitting(trainer.folder, trainer.number, private, own.given)
 
     def turn(self, head: Letter, letter: bytes) -> Letter:
-        """The reply to a letter of a turn; it is on the disk before it leaves."""
-        if (said := self.sitting.repeated(letter)) is not None:
-            return letters.unpack(said)
+        """The reply to a letter of a turn."""
 
         def vector(opening: Opening, first: bytes, now: bytes) -> Vector:
             make = {ROWS: self._rows, SUM: self._update, HEAT: self._count}[opening.purpose]
             return make(opening, head, first, now)
 
         acts = Acts(lambda opening: self._allow(opening, head), self._take, vector, self._use)
-        turn, seat = self.sitting.turn(Turn.unpack(head.body), acts)
-        reply = head.reply(letters.TURNED, head.program, turn.pack())
-        self.sitting.keep(seat, letter, reply.pack())
-        return reply
+        return self.sitting.answer(head, letter, acts)
+
+    def leave(self, round: int) -> None:
+        """Delete what it had for sums of rounds before this one."""
+        self.sitting.leave(round)
 
     def _use(self, opening: Opening) -> tuple[str, bool]:
         """What is given in a sum, and whether for one try of a round alone: what has noise is
@@ -78,7 +73,7 @@ class Contribution:
 
     def _allow(self, opening: Opening, head: Letter) -> None:
         """Refuse a sum that would tell more than the node's own settings do."""
-        roster, trusted = opening.roster, self.node.trusted
+        roster, trusted = opening.roster, self.own.trusted
         for number, key in roster.items() if trusted else ():
             if trusted.get(number) != key:
                 raise InputError(
@@ -125,7 +120,7 @@ class Contribution:
             )
 
     def _allow_heat(self, opening: Opening) -> None:
-        how = self.node.heat
+        how = self.own.heat
         if not isinstance(how, Summed) or (how.multiplier, how.most) != opening.how:
             raise InputError(
                 "this node puts its rows into no such count: its owner must say so, Node(...,"
@@ -144,8 +139,8 @@ class Contribution:
     def _taken(self, opening: Opening, union: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self.answers.everything:
             return dict(union)
-        who = opening.run, opening.round, self.node.number
-        return self.node.vault.answers(self.answers, self.node.rows, union, *who)
+        who = opening.run, opening.round, self.trainer.number
+        return self.own.vault.answers(self.answers, self.trainer.rows, union, *who)
 
     def _take(self, opening: Opening, first: bytes) -> bytes:
         """Which rows of the union it takes, where it does not take all."""
@@ -158,21 +153,23 @@ class Contribution:
         """Random numbers where it holds a row, zeros elsewhere."""
         vectors = [
             plan.vector(rows, self.sitting.random)["rows"]
-            for plan, rows in zip(opening.plans, self.node.rows.values(), strict=True)
+            for plan, rows in zip(opening.plans, self.trainer.rows.values(), strict=True)
         ]
         return union_parts(opening.plans), {str(place): each for place, each in enumerate(vectors)}
 
     def _update(self, opening: Opening, head: Letter, first: bytes, now: bytes) -> Vector:
         """Its update on the rows of the round, with its share of the noise."""
-        node, layout = self.node, self.program.wire.message
+        trainer, layout = self.trainer, self.program.wire.message
         union = self._union(first)
         taken = self._taken(opening, union)
-        task = node.task(now, taken)
+        task = trainer.task(now, taken)
         if (task.round, task.seed) != (opening.round, opening.run):
             raise InputError("an invitation to another round than the sum's")
-        message = node.trained(head, task)
-        values = values_on(node, task, message, union, taken)
-        key = node.vault.noise(task.seed, task.round, node.number, hashlib.sha256(now).digest())
+        message = trainer.trained(head, task)
+        values = values_on(trainer, task, message, union, taken)
+        key = self.own.vault.noise(
+            task.seed, task.round, trainer.number, hashlib.sha256(now).digest()
+        )
         values["update"] = self.program.shake(values["update"], key)
         tells = self.program.algorithm.noise is None
         parts = parts_of(layout, union, tells)
@@ -192,6 +189,6 @@ class Contribution:
         """Ones for some of its rows, and its share of the noise."""
         from fedslice.deploy.counting import counted
 
-        assert isinstance(self.node.heat, Summed)
+        assert isinstance(self.own.heat, Summed)
         spaces = self.program.wire.spaces
-        return counted(self.node.heat, opening.least, self.node.rows, spaces, self.node.vault)
+        return counted(self.own.heat, opening.least, self.trainer.rows, spaces, self.own.vault)

@@ -22,39 +22,42 @@ import secrets
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from fedslice.data.sampling import Sampler
+from fedslice.deploy import keeping, served
 from fedslice.deploy import letter as letters
-from fedslice.deploy import served
-from fedslice.deploy.checks import Asked, Checked, check
 from fedslice.deploy.cohort import Cohort, Tally, draw
 from fedslice.deploy.journal import NAME as JOURNAL
 from fedslice.deploy.journal import Journal
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.link import Link
-from fedslice.deploy.office import Ended, Office, Stack
+from fedslice.deploy.named import Named, known
+from fedslice.deploy.office import Ended, Office
 from fedslice.deploy.post import Post
 from fedslice.deploy.program import VERSIONS, Program
 from fedslice.deploy.report import Report
-from fedslice.deploy.schema import Registered, Schema
+from fedslice.deploy.schema import Schema
 from fedslice.deploy.terms import check_terms
-from fedslice.errors import CheckpointError, InputError, RoundError
-from fedslice.files.writing import atomic_write
+from fedslice.errors import InputError, RoundError
 from fedslice.privacy.accounting.account import Guarantee
 from fedslice.privacy.ledger import spent
 from fedslice.safeguards import check_rounds
-from fedslice.simulation import checkpoint
-from fedslice.types import Algorithm, Params, PyTree
+from fedslice.types import Algorithm, Params
 
-if TYPE_CHECKING:
-    from fedslice.deploy.hidden import Hidden
-
-SECRET = "secret"
 AGAIN = 1 << 24  # rounds after which the draws of a second try begin
+
+
+class Rounds(Protocol):
+    """How rounds go: with messages that are seen, or in secure sums."""
+
+    def train(
+        self, round: int, cohort: Cohort, tally: Tally
+    ) -> tuple[tuple[str, ...], Ended | None]:
+        """Who counted, and the state after the round; None: it is to be tried again."""
+        ...
 
 
 class Coordinator:
@@ -122,26 +125,30 @@ class Coordinator:
         usual = 0 if self.algorithm.noise is not None else 1
         everyone = self.algorithm.client.everyone
         self.least = len(self.names) if everyone else usual if least is None else least
-        kept = self.folder is not None and (self.folder / checkpoint.NAME).exists()
-        self._secret = self._kept_secret(kept) if secret is None else secret
+        self._secret = keeping.secret(self.folder) if secret is None else secret
         given = sampler, spare, seed, self._secret, room
         self.office = Office(self.program, schema, *given)
         self.round, self.attempt = 0, 0
         self.accepted: dict[str, bytes] = {}  # the nonce of each node's last answer that counted
         self.totals = {"bytes_down": 0, "bytes_up": 0}
         self.asked: dict[str, int] = {}  # in how many rounds each node was
-        if kept:
-            self._restore()
+        if self.folder is not None and keeping.there(self.folder):
+            self._restore(self.folder)
         self.post = Post(link, deadline, self.program.fingerprint, self.accepted)
-        self.journal = Journal(None if self.folder is None else self.folder / JOURNAL)
-        self.hidden = self._hidden(union or {}) if self.program.summed else None
+        self.journal: Journal | None = None  # of secure sums, which cannot begin again
+        if self.program.summed:
+            self.journal = Journal(None if self.folder is None else self.folder / JOURNAL)
+        self.way = self._rounds(union or {})
 
-    def _hidden(self, union: Mapping[str, int]) -> "Hidden":
-        """The rounds of secure sums, which need what fedslice[privacy] brings."""
+    def _rounds(self, union: Mapping[str, int]) -> Rounds:
+        """Those whose messages are seen, or those of secure sums, which need what fedslice[privacy]
+        brings."""
+        given = self.program, self.schema, self.office, self.post
+        if self.journal is None:
+            return Named(*given, self.least)
         from fedslice.deploy.hidden import Cohorts, Hidden
 
-        terms = Cohorts(self.least, union)
-        return Hidden(self.program, self.schema, self.office, self.post, self.journal, terms)
+        return Hidden(*given, self.journal, Cohorts(self.least, union))
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class Coordinator:
             yield report
             if not report.accepted and self.attempt == self.tries:
                 few = f"fewer than {self.least} nodes counted"
-                if self.hidden is not None:
+                if self.program.summed:
                     few = "its secure sum was not opened"
                 raise RoundError(
                     f"round {report.round} was tried {self.tries} times, and {few}. Last: {report}."
@@ -164,14 +171,11 @@ class Coordinator:
     def step(self) -> Report:
         """One try of one round."""
         check_rounds(self.algorithm, self.round + 1)
-        if self.hidden is not None:
+        if self.journal is not None:
             self.journal.begin(self.round)
         cohort, tally = self._cohort(), Tally()
         asked = tuple(cohort.times)
-        if self.hidden is not None:
-            counted, ended = self.hidden.train(self.round, asked, tally)
-        else:
-            counted, ended = self._train(cohort, tally)
+        counted, ended = self.way.train(self.round, cohort, tally)
         late = tuple(dict.fromkeys(tally.late))  # in one turn or in several
         given = asked, counted, dict(tally.excluded), late, tuple(tally.spare)
         moved = tally.down, tally.up
@@ -181,22 +185,21 @@ class Coordinator:
         }
         if ended is None:
             self.attempt += 1
-            if self.hidden is not None:
+            if self.journal is not None:
                 self.journal.again()
             return Report(self.round + 1, False, *given, 0.0, 0.0, *moved, tally.why)
         self.office.keep(ended)
         self.round, self.attempt = self.round + 1, 0
         self.accepted |= ended.nonces
         self.asked |= {name: self.asked.get(name, 0) + 1 for name in asked}
-        if self.folder is not None:
-            self._save()
+        self._save()
         return Report(self.round, True, *given, ended.loss, ended.size, *moved, tally.why)
 
     def _cohort(self) -> Cohort:
         """Who is asked.  A second try draws anew, but with noise, whose draws are accounted for."""
         counts = {name: self.schema.nodes[name].examples for name in self.names}
         private = self.algorithm.noise is not None
-        attempt = self.attempt if self.hidden is None else self.journal.attempt
+        attempt = self.attempt if self.journal is None else self.journal.attempt
         number = self.round + (0 if private else attempt * AGAIN * self.sampler.cycle)
         seed = self._secret if private else self.seed
         cohort = draw(self.sampler, seed, number, counts, self.spare)
@@ -204,85 +207,6 @@ class Coordinator:
         if most is not None and len(cohort.times) > most:
             raise InputError(f"a round has {len(cohort.times)} nodes, and the sum room for {most}")
         return cohort
-
-    def _train(self, cohort: Cohort, tally: Tally) -> tuple[tuple[str, ...], Ended | None]:
-        """From invitations to the state after the round, and who counted.
-
-        After a survey everybody's answer depends on who looked.  So if one of those does not
-        answer, what was found is worked out again without it, and the others are asked again: the
-        round is that of the nodes that counted, and of nobody else.
-        """
-        survey = self.algorithm.survey is not None
-        kind = letters.LOOK if survey else letters.ANSWER
-        invited = self._exchange(letters.INVITE, kind, self._invitations(cohort.times), tally)
-        checked = self._needed(invited, cohort, tally)
-        looked, first = checked, dict(tally.nonces)
-        while len(checked) >= self.least:
-            found: PyTree = ()
-            if survey:
-                looks = self._stack(looked, cohort, True)
-                found = self.office.find(looks)
-                news = self._news(found, looks, looked, first)
-                checked = self._exchange(letters.FOUND, letters.ANSWER, news, tally)
-                if len(checked) < len(looked):
-                    looked = {name: looked[name] for name in checked}
-                    continue
-            stack = self._stack(checked, cohort, False)
-            ended = self.office.finish(stack, found, self.round)
-            if ended is not None:
-                nonces = {name: tally.nonces[name] for name in checked}
-                return tuple(checked), ended._replace(nonces=nonces)
-            if not checked:
-                raise RoundError(f"round {self.round + 1} is not finite without any answer")
-            largest = _largest(checked)
-            tally.excluded[largest] = "numbers so large that the sum is not finite"
-            checked = {name: one for name, one in checked.items() if name != largest}
-            looked = {name: looked[name] for name in checked}
-        return tuple(checked), None
-
-    def _stack(self, checked: Mapping[str, Checked], cohort: Cohort, survey: bool) -> Stack:
-        times = [cohort.times[name] for name in checked]
-        return self.office.stack(list(checked.values()), times, survey)
-
-    def _invitations(self, names: Mapping[str, int]) -> dict[str, bytes]:
-        return {name: self.office.invitation(self.round, self._node(name).rows) for name in names}
-
-    def _node(self, name: str) -> Registered:
-        """What is known of a node; one that hides its rows is offered, and sends, all of them."""
-        node = self.schema.nodes[name]
-        return node._replace(rows=self.office.ids) if self.program.wire.hides else node
-
-    def _news(
-        self, found: PyTree, looks: Stack, looked: Mapping[str, Checked], first: dict[str, bytes]
-    ) -> dict[str, bytes]:
-        """What was found, for each node, with the nonce of the invitation that it belongs to."""
-        rows = {name: self.schema.nodes[name].rows for name in looked}
-        return {
-            name: first[name] + self.office.found_for(found, looks, self.round, rows[name])
-            for name in looked
-        }
-
-    def _needed(
-        self, checked: dict[str, Checked], cohort: Cohort, tally: Tally
-    ) -> dict[str, Checked]:
-        """As many as are wanted, the first to answer, in the order of their numbers."""
-        chosen = set(list(checked)[: cohort.wanted])
-        tally.spare += [name for name in checked if name not in chosen]
-        return {name: checked[name] for name in cohort.times if name in chosen}
-
-    def _exchange(
-        self, kind: int, wanted: int, bodies: Mapping[str, bytes], tally: Tally
-    ) -> dict[str, Checked]:
-        """Letters out, replies in; those that pass, in the order in which they came."""
-        replies = self.post.send(kind, self.round, bodies, tally)
-        passed, room = {}, self.office.rows_room()
-        for name, reply in replies.items():
-            asked = Asked(wanted, self.round, tally.nonces[name])
-            try:
-                passed[name] = check(reply, asked, self._node(name), self.program, room)
-            except InputError as error:
-                tally.excluded[name] = str(error)
-        return passed if kind == letters.INVITE else {n: passed[n] for n in bodies if n in passed}
 
     def tell(self) -> None:
         """Tell all nodes which of their answers counted, so that they keep their memories and
@@ -312,7 +236,11 @@ class Coordinator:
             )
         sent, nonces = {}, {}
         for name in self.names:
-            ids = self._node(name).rows if rows == "held" else self.office.ids
+            ids = (
+                known(self.schema.nodes[name], self.office).rows
+                if rows == "held"
+                else self.office.ids
+            )
             body = served.pack(self.params(dict(ids)), ids, self.seed)
             nonces[name] = secrets.token_bytes(len(letters.NONE))
             given = nonces[name], self.accepted.get(name, letters.NONE), self.program.fingerprint
@@ -334,18 +262,6 @@ class Coordinator:
         often = max(self.asked.values(), default=0)
         return spent(self.algorithm, len(self.names), self.round, delta, often)
 
-    def _kept_secret(self, kept: bool) -> int:
-        """From the folder, or a new one."""
-        if self.folder is None:
-            return secrets.randbits(64)
-        file = self.folder / SECRET
-        if not file.exists():
-            if kept:
-                raise CheckpointError(f"{file} is gone, and the run cannot go on without it")
-            self.folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(file, f"{secrets.randbits(64):016x}".encode(), private=True)
-        return int(file.read_text(), 16)
-
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""
@@ -360,24 +276,14 @@ class Coordinator:
         }
 
     def _save(self) -> None:
-        assert self.folder is not None
-        where = {
-            "round": self.round,
-            "room": self.office.room,
-            "accepted": {name: nonce.hex() for name, nonce in self.accepted.items()},
-            "totals": self.totals,
-            "asked": self.asked,
-        }
-        saved = checkpoint.Saved(where, (), b"")
-        checkpoint.write(self.folder, self.identity, self.office.store, saved)
+        if self.folder is not None:
+            standing = keeping.Standing(self.round, self.accepted, self.totals, self.asked)
+            keeping.write(self.folder, self.identity, self.office, standing)
 
-    def _restore(self) -> None:
-        assert self.folder is not None
-        where, _, _ = checkpoint.read(self.folder, self.identity, self.office.store, ())
-        self.office.own()
-        self.round, self.office.room = where["round"], dict(where["room"])
-        self.accepted = {name: bytes.fromhex(nonce) for name, nonce in where["accepted"].items()}
-        self.totals, self.asked = dict(where["totals"]), dict(where.get("asked", {}))
+    def _restore(self, folder: Path) -> None:
+        standing = keeping.read(folder, self.identity, self.office)
+        self.round, self.accepted = standing.round, dict(standing.accepted)
+        self.totals, self.asked = dict(standing.totals), dict(standing.asked)
 
 
 def _noted(reply: bytes, nonce: bytes) -> bool:
@@ -387,14 +293,3 @@ def _noted(reply: bytes, nonce: bytes) -> bool:
     except InputError:
         return False
     return (letter.kind, letter.nonce) == (letters.NOTED, nonce)
-
-
-def _largest(checked: Mapping[str, Checked]) -> str:
-    """The node with the largest number in its message."""
-
-    def size(name: str) -> float:
-        message = checked[name].message
-        leaves = jax.tree.leaves((message.update, message.extra))
-        return max((float(np.abs(leaf).max(initial=0)) for leaf in leaves), default=0.0)
-
-    return max(checked, key=size)

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +29,8 @@ from fedslice.errors import InputError, RoundError
 from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.privacy.heat import Reports, Response, Summed, estimate
+from fedslice.privacy.secure.parts import Parts, dense
 from fedslice.stage.skellam import whole_noise
-
-if TYPE_CHECKING:
-    from fedslice.privacy.secure.parts import Parts
 
 NAME = "heat-journal"
 NOBODY = "0" * 16  # heat comes before there is a program
@@ -155,7 +152,7 @@ def counted(
     held: Mapping[str, np.ndarray],
     spaces: Mapping[str, int],
     vault: Vault,
-) -> tuple["Parts", dict[str, np.ndarray]]:
+) -> tuple[Parts, dict[str, np.ndarray]]:
     """A node's vector: ones for at most ``most`` of its rows, and noise of which ``least`` nodes
     have as much as is promised."""
     from fedslice.privacy.rows import uniform
@@ -218,9 +215,7 @@ def _by_sum(
     return heat._replace(errors=errors), came
 
 
-def _parts(spaces: Mapping[str, int]) -> "Parts":
-    from fedslice.privacy.secure.parts import Parts, dense
-
+def _parts(spaces: Mapping[str, int]) -> Parts:
     return Parts([dense(str(place), rows) for place, rows in enumerate(spaces.values())])
 
 

@@ -12,9 +12,10 @@ their ``--node-config``, and a restarted node that says its old name gets its ol
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fedslice.data.population import Population
 from fedslice.deploy import letter as letters
@@ -22,18 +23,31 @@ from fedslice.deploy import own
 from fedslice.deploy.letter import Letter
 from fedslice.deploy.node import Node
 from fedslice.errors import FedsliceError, InputError
+from fedslice.privacy.heat import Response, Summed
 from fedslice.types import Algorithm
-
-if TYPE_CHECKING:
-    from flwr.app import Message, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid
 
 MISSING = "Flower is not installed: pip install 'fedslice[flower]'"
 BYTES, WHO, TEXT = "letter", "query.who", "name"
 POLL = 0.1  # seconds between looks for replies
 LOOK = 1.0  # and for nodes that came, or came back
+WHOLE = ("number", "rounds")  # in a node's config
 CRASHED = (1, 2, 8)  # Flower's codes: the app could not be loaded, raised, or died
+
+
+class Grid(Protocol):
+    """What is used of Flower's own grid, which a ServerApp is given."""
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Who is there, with ``node_id`` and ``name``."""
+        ...
+
+    def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
+        """Send, and give each message's number; an empty one could not be sent."""
+        ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
+        """The replies that are there to messages of these numbers."""
+        ...
 
 
 class Flower:
@@ -43,7 +57,7 @@ class Flower:
     where the SuperLink lets only registered keys in, what nodes say is not asked.
     """
 
-    def __init__(self, grid: "Grid", *, authenticated: bool = False) -> None:
+    def __init__(self, grid: Grid, *, authenticated: bool = False) -> None:
         self.grid, self.authenticated = grid, authenticated
         self.addresses: dict[str, int] = {}
         self._asked: dict[str, int] = {}  # who has not said its name yet, by message
@@ -96,7 +110,7 @@ class Flower:
         messages = [Message(content[name], places[name], "query", ttl=ttl) for name in bodies]
         return dict(zip(self.grid.push_messages(messages), bodies, strict=False))
 
-    def _pull(self, waiting: Iterable[str]) -> "list[Message]":
+    def _pull(self, waiting: Iterable[str]) -> list[Any]:
         known = set(waiting)
         found = self.grid.pull_messages(known) if known else []
         return [each for each in found if each.metadata.reply_to_message_id in known]
@@ -139,7 +153,7 @@ class Flower:
             self.addresses[name] = place
 
 
-def _reply(message: "Message") -> bytes | None:
+def _reply(message: Any) -> bytes | None:
     """The bytes of a reply; the words of a node that crashed; nothing, if Flower lost it."""
     if not message.has_error():
         return _unpacked(message)
@@ -153,13 +167,13 @@ def _refusal(why: str) -> bytes:
     return Letter(letters.REFUSED, 0, *nobody, why.encode()).pack()
 
 
-def _packed(body: bytes) -> "RecordDict":
+def _packed(body: bytes) -> Any:
     from flwr.app import Array, ArrayRecord, RecordDict
 
     return RecordDict({BYTES: ArrayRecord({BYTES: Array("uint8", (len(body),), "bytes", body)})})
 
 
-def _unpacked(message: "Message") -> bytes:
+def _unpacked(message: Any) -> bytes:
     record = message.content.array_records.get(BYTES)
     return b"" if record is None or BYTES not in record else record[BYTES].data
 
@@ -168,16 +182,21 @@ def _unpacked(message: "Message") -> bytes:
 
 
 def client_app(
-    algorithm: Callable[[Population], Algorithm], data: Callable[[Path], Population] = own.read
-) -> "ClientApp":
-    """Flower's app for a node: ``algorithm`` from its own data, which ``data`` reads.
+    algorithm: Callable[[Population], Algorithm],
+    data: Callable[[Path], Population] = own.read,
+    heat: Response | Summed | None = None,
+) -> Any:
+    """Flower's app for a node: ``algorithm`` from its own data, which ``data`` reads; ``heat`` is
+    how it tells which rows it holds, where those are hidden.
 
     The node's ``--node-config`` says what it is called and where its things are:
 
         name="node-3" folder="/home/ana/fedslice" data="/home/ana/clicks.csv" number=3
 
     ``folder`` is for its memory and for compiled code; ``data`` is by default ``data`` in it, and
-    ``number``, which its randomness hangs on, that of its data.
+    ``number``, which its randomness hangs on, that of its data.  ``rounds=200`` is how often at all
+    it takes part where rows are hidden; ``trial=true`` draws noise from the run's seed, which
+    everybody knows, to compare it with a simulation.
     """
     try:
         from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -194,18 +213,33 @@ def client_app(
     @app.query()
     def receive(message: Message, context: Context) -> Message:
         try:
-            reply = node(context.node_config, algorithm, data).receive(_unpacked(message))
+            reply = _answer(context.node_config, _unpacked(message), algorithm, data, heat)
         except FedsliceError as error:
             reply = _refusal(str(error))
+        except Exception as error:  # Flower would tell the server its words, which may be data
+            traceback.print_exc()
+            reply = _refusal(f"it failed with {type(error).__name__}: its own log says more")
         return Message(_packed(reply), reply_to=message)
 
     return app
+
+
+def _answer(config: Mapping[str, Any], letter: bytes, *how: Any) -> bytes:
+    """A node's reply; it is not made where its folder alone is enough."""
+    kind, folder = letter[len(letters.MAGIC) : len(letters.MAGIC) + 1], config.get("folder")
+    if kind == bytes([letters.TURN]) and folder is not None:
+        from fedslice.deploy import light  # secure sums need what fedslice[privacy] brings
+
+        if (said := light.reply(Path(str(folder)), letter)) is not None:
+            return said
+    return node(config, *how).receive(letter)
 
 
 def node(
     config: Mapping[str, Any],
     algorithm: Callable[[Population], Algorithm],
     data: Callable[[Path], Population] = own.read,
+    heat: Response | Summed | None = None,
 ) -> Node:
     """The node that a ``--node-config`` describes."""
     if "folder" not in config:
@@ -216,8 +250,15 @@ def node(
     folder = Path(str(config["folder"]))
     compiled_in(Path(str(config.get("compiled", folder / "compiled"))))
     mine = data(Path(str(config.get("data", folder / "data"))))
-    number = config.get("number")
-    return Node(algorithm(mine), mine, folder, None if number is None else int(number))
+    number, rounds = (None if config.get(name) is None else int(config[name]) for name in WHOLE)
+    trial, method = bool(config.get("trial", False)), algorithm(mine)
+    try:
+        return Node(method, mine, folder, number, heat=heat, rounds=rounds, trial=trial)
+    except FedsliceError as error:
+        if method.rows == "named":
+            raise
+        print(f"this node cannot start: {error}", file=sys.stderr)
+        raise InputError("its data do not fit the model: its own log says more") from error
 
 
 def compiled_in(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.deploy.cohort import Tally
+from fedslice.deploy.cohort import Cohort, Tally
 from fedslice.deploy.journal import Journal
 from fedslice.deploy.office import Ended, Office
 from fedslice.deploy.post import Post
@@ -78,13 +78,14 @@ class Hidden:
             )
 
     def train(
-        self, round: int, names: tuple[str, ...], tally: Tally
+        self, round: int, cohort: Cohort, tally: Tally
     ) -> tuple[tuple[str, ...], Ended | None]:
         """Who counted, and the state after the round; None: it is to be tried again.
 
         With noise a try is accounted for once numbers have left their nodes: then it counts, and
         without its sum nothing moves but what moves by itself.
         """
+        names = tuple(cohort.times)
         few = len(names) < FEWEST or len(names) < fewest(len(names), self.least)
         if few:
             return (), self._nothing(round) if self.noise is not None else None

@@ -8,7 +8,7 @@ once, and after that a letter costs what its batches touch.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from fedslice.files.writing import atomic_write, replacing
 ABOUT, FORMAT = "about.json", 1
 
 
-def write(data: Population, folder: str | Path) -> None:
-    """Keep the data of one client in ``folder``; its names of rows are left out."""
+def write(data: Population, folder: str | Path, vocabulary: str = "") -> None:
+    """Keep the data of one client in ``folder``; its names of rows are left out.  ``vocabulary`` is
+    the digest of the one by which values became ids."""
     if len(data) != 1:
         raise InputError(f"a node is one client, this data has {len(data)}: give it its own")
     place = Path(folder)
@@ -36,6 +37,7 @@ def write(data: Population, folder: str | Path) -> None:
         "client": str(data.clients[0]),
         "number": int(data.numbers[0]),
         "columns": files,
+        "vocabulary": vocabulary,
     }
     atomic_write(place / ABOUT, json.dumps(about, indent=1).encode())
 
@@ -70,6 +72,30 @@ def read(folder: str | Path) -> Population:
         ) from error
     ends = np.array([0, sizes.pop()])
     return Population(columns, ends, np.array([client]), {}, np.array([number]))
+
+
+def reader(vocabulary: str) -> Callable[[Path], Population]:
+    """Reads data that were written by this vocabulary, and refuses others, whose ids have other
+    meanings.
+
+    >>> place = getfixture("tmp_path")
+    >>> write(Population.from_arrays(["ana"], item=[4]), place, vocabulary="one")
+    >>> reader("another")(place)
+    Traceback (most recent call last):
+    fedslice.errors.InputError: the data in ... have ids by another vocabulary than this app's:
+    write them anew with it, fedslice deploy data APP FILE NODE
+    """
+
+    def checked(place: Path) -> Population:
+        data = read(place)
+        if json.loads((place / ABOUT).read_bytes()).get("vocabulary", "") != vocabulary:
+            raise InputError(
+                f"the data in {place} have ids by another vocabulary than this app's: write them"
+                " anew with it, fedslice deploy data APP FILE NODE"
+            )
+        return data
+
+    return checked
 
 
 def _columns(place: Path, files: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -17,8 +17,10 @@ from safetensors.numpy import load, save
 
 from fedslice.data.population import Population
 from fedslice.deploy.rows import put, take
+from fedslice.deploy.training import Trainer
 from fedslice.errors import InputError
 from fedslice.model import Model
+from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Planner
 from fedslice.types import Adaptation, Array, Batch, Params, Phase
 
@@ -106,6 +108,24 @@ class Served(NamedTuple):
             for name, each in self.model.figures.items()
         }
 
+    def measure(self, **columns: Any) -> dict[str, float]:
+        """The loss and the model's metrics over all of these examples, as an evaluation has them.
+
+        >>> from fedslice.metrics import root
+        >>> loss = lambda params, batch: (params["c"] - batch["x"]) ** 2
+        >>> model = Model(lambda key: {}, loss, metrics={"rmse": root(loss)})
+        >>> Served(model, {"c": np.float32(1)}, {}).measure(x=[1.0, 3.0])["rmse"] ** 2
+        2.0000000000000004
+        """
+        found = {}
+        for name, each in self.model.figures.items():
+            left, right = (
+                self.predict(lambda p, b, half=half, f=each: f.values(p, b)[half], **columns)  # type: ignore[misc]
+                for half in (0, 1)
+            )
+            found[name] = float(each.figure(left, right))
+        return found
+
     def _places(self, space: str, field: str, ids: np.ndarray) -> np.ndarray:
         known = self.ids[space]
         places = np.searchsorted(known, ids)
@@ -116,6 +136,25 @@ class Served(NamedTuple):
                 " publish the model with rows='all'"
             )
         return np.where(ids < 0, -1, places).astype(np.int32)
+
+
+def of(trainer: Trainer, published: Published) -> Served:
+    """A published model as a client serves it, with what is its own."""
+    client = trainer.program.algorithm.client
+    params = published.params
+    if client.serve is not None:
+        where = places_of(published, trainer.rows)
+        tags = tags_of(client.model, params)
+        mine = take(tags, params, where)
+        memory = trainer.remembered(published.seed).value
+        value = trainer.first(published.seed) if memory is None else memory
+        drawer = {PER_CLIENT: np.int32(0), **{n: np.arange(k) for n, k in trainer.held.items()}}
+        own = take(trainer.program.tags.memory, value, drawer)[0]
+        key = jax.random.fold_in(jax.random.key(published.seed), trainer.number)
+        params = merged(tags, params, where, client.serve(mine, own, key))
+    elif client.adapt is not None:
+        params = adapted(client.adapt, published, trainer.data)
+    return Served(client.model, params, published.ids)
 
 
 def adapted(way: Adaptation, published: Published, data: Population) -> Params:

@@ -2,6 +2,7 @@
 happened.
 
     folder/schema.safetensors      who the nodes are: asked once, before the first round
+    folder/heat.safetensors        how many hold each row, where they tell it privately: once, too
     folder/checkpoint.safetensors  the model and the round
     folder/reports.jsonl           a line for every try of a round
 
@@ -16,12 +17,15 @@ from typing import Any
 
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
+from fedslice.deploy import heated
 from fedslice.deploy.coordinator import Coordinator
+from fedslice.deploy.counting import collect
 from fedslice.deploy.link import Link
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import NAME, Schema, register
 from fedslice.errors import InputError
 from fedslice.model import Model
+from fedslice.privacy.heat import Response, Summed
 from fedslice.types import Algorithm
 
 REPORTS = "reports.jsonl"
@@ -38,6 +42,7 @@ def coordinate(
     nodes: int,
     patience: float = PATIENCE,
     deadline: float | None = None,
+    heat: Response | Summed | None = None,
     tell: Callable[[str], None] = print,
     **settings: Any,
 ) -> Coordinator:
@@ -45,7 +50,8 @@ def coordinate(
     are the coordinator's.
 
     ``algorithm`` is made from what nodes said of themselves: a population with S(i) and numbers of
-    examples, and without data.
+    examples, and without data.  Of nodes that name no rows it has the heat that they tell by
+    ``heat``, as each of them was given it.
     """
     home = Path(folder)
     known = (home / NAME).exists()
@@ -70,9 +76,40 @@ def coordinate(
     for name, why in schema.refused.items():
         tell(f"{name} takes no part: {why}")
     tell(f"{len(schema.nodes)} nodes {'are known' if known else 'registered'}")
-    method = algorithm(schema.population(model))
+    if heat is not None and any(node.hidden for node in schema.nodes.values()):
+        _hear(link, schema, model, heat, home, deadline, tell)
+    method = algorithm(population_of(home, schema, model))
     given = {"sampler": sampler, "folder": home, "deadline": deadline, **settings}
     return Coordinator(method, schema, link, **given)
+
+
+def _hear(
+    link: Link,
+    schema: Schema,
+    model: Model,
+    how: Response | Summed,
+    home: Path,
+    deadline: float | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Have nodes tell the heat, once and for all."""
+    if not (home / heated.NAME).exists():
+        heated.write(collect(link, schema, model, how, folder=home, deadline=deadline), home)
+    release = heated.read(home).release
+    assert release is not None
+    said = release.epsilon, release.multiplier, release.rows
+    if said != ((how.epsilon, None, 1) if isinstance(how, Response) else (None, *how[:2])):
+        raise InputError(
+            f"the heat in {home} was told in another way ({release.text}): go on with that, or"
+            " begin with new folders"
+        )
+    tell(f"nodes told the heat of rows by {release.text}")
+
+
+def population_of(home: Path, schema: Schema, model: Model) -> Population:
+    """The nodes as a server with this folder knows them."""
+    known = schema.population(model)
+    return heated.heated(known, heated.read(home)) if (home / heated.NAME).exists() else known
 
 
 def wait_for(link: Link, count: int, patience: float, names: set[str] | None = None) -> list[str]:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedslice.deploy import letter as letters
 from fedslice.deploy.given import Given
+from fedslice.deploy.letter import Letter
 from fedslice.deploy.turns import SUM, Opening, Turn
 from fedslice.errors import InputError
 from fedslice.files.writing import atomic_write
@@ -63,11 +65,21 @@ class Sitting:
         self.folder, self.number, self.private, self.random = folder, number, private, random
         self.file, self.given = folder / NAME, given
 
-    def repeated(self, letter: bytes) -> bytes | None:
-        """The reply to a letter that came before; None to a new one."""
+    def answer(self, head: Letter, letter: bytes, acts: Acts) -> Letter:
+        """The reply to a letter of a turn, on the disk before it leaves; a letter that came before
+        has the same reply."""
         seat = self._read()
-        same = seat is not None and seat.letter == hashlib.sha256(letter).digest()
-        return seat.reply if seat is not None and same else None
+        if seat is not None and seat.letter == hashlib.sha256(letter).digest():
+            return letters.unpack(seat.reply)
+        turn, after = self.turn(Turn.unpack(head.body), acts)
+        reply = head.reply(letters.TURNED, head.program, turn.pack())
+        self.keep(after, letter, reply.pack())
+        return reply
+
+    def opening(self) -> Opening | None:
+        """Of the sum in which it sits."""
+        seat = self._read()
+        return None if seat is None else Opening.unpack(seat.opening)
 
     def turn(self, turn: Turn, acts: Acts) -> tuple[Turn, Seat]:
         """One turn: the reply, and the seat after it, to be kept before the reply leaves."""

@@ -3,11 +3,12 @@
     pyproject.toml              Flower's, with the settings of the run
     fedslice_app/method.py      model and algorithm: the same on the server and on every node
     fedslice_app/server_app.py, client_app.py
+    fedslice_app/vocabulary.json   where nodes bring files of their own: what values mean which id
     nodes/0/data ...            each node's own data: to be moved to where the node is
     server/                     made by the server: schema, checkpoint, reports, model
     README.md                   how to start it, here and on several machines
 
-Nothing but the Python files goes to SuperLink and SuperNodes.
+Nothing but the Python files, and the vocabulary, goes to SuperLink and SuperNodes.
 """
 
 import ast
@@ -21,7 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from fedslice.cli.deployment.texts import CLIENT_APP, METHOD, PROJECT, README, SERVER_APP
+from fedslice.cli.deployment.texts import (
+    BROUGHT,
+    CLIENT_APP,
+    CLIENT_APP_OF_FILES,
+    GIVEN,
+    METHOD,
+    PROJECT,
+    README,
+    SERVER_APP,
+)
+from fedslice.cli.deployment.vocabulary import NAME as VOCABULARY
+from fedslice.cli.deployment.vocabulary import Vocabulary
 from fedslice.data.population import Population
 from fedslice.deploy import own
 from fedslice.errors import InputError, MissingDataError
@@ -37,10 +49,12 @@ def write(
     model: Model,
     algorithm: str,
     settings: Mapping[str, Any],
-    people: Population,
+    people: Population | None,
     config: Mapping[str, Any],
+    vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Write the app for these ``people``, each of whom becomes a node."""
+    """Write the app for these ``people``, each of whom becomes a node; or for nodes that bring
+    files of their own, in the terms of a vocabulary."""
     if there := [file for file in FILES if (folder / file).exists()]:
         raise InputError(f"{folder / there[0]} is there already: give another folder")
     origin = model.origin
@@ -59,8 +73,11 @@ def write(
         "algorithm": algorithm,
         "settings": "".join(f'    "{key}": {_written(each)},\n' for key, each in settings.items()),
         "config": "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items()),
-        "nodes": len(people),
+        "nodes": config["nodes"],
         "folder": home,
+        "more": "" if vocabulary is None else f', "{PACKAGE}/{VOCABULARY}"',
+        "whence": GIVEN if vocabulary is None else BROUGHT.replace("<<folder>>", str(home)),
+        "digest": "" if vocabulary is None else vocabulary.digest,
     }
     texts = {
         "pyproject.toml": PROJECT,
@@ -68,13 +85,19 @@ def write(
         f"{PACKAGE}/__init__.py": '"""A federation, by fedslice and Flower."""\n',
         f"{PACKAGE}/method.py": METHOD,
         f"{PACKAGE}/server_app.py": SERVER_APP,
-        f"{PACKAGE}/client_app.py": CLIENT_APP,
+        f"{PACKAGE}/client_app.py": CLIENT_APP if vocabulary is None else CLIENT_APP_OF_FILES,
     }
     (home / PACKAGE).mkdir(parents=True, exist_ok=True)
-    for place in range(len(people)):
-        own.write(people.subset(np.array([place])), home / NODES / str(place) / "data")
+    for place, one in enumerate([] if people is None else _apart(people)):
+        own.write(one, home / NODES / str(place) / "data")
+    if vocabulary is not None:
+        vocabulary.write(home / PACKAGE)
     for file, text in texts.items():
         atomic_write(home / file, _filled(text, words).encode())
+
+
+def _apart(people: Population) -> list[Population]:
+    return [people.subset(np.array([place])) for place in range(len(people))]
 
 
 def _filled(text: str, words: Mapping[str, Any]) -> str:
@@ -109,7 +132,8 @@ def nodes_of(folder: Path) -> list[Path]:
     if not found:
         raise MissingDataError(
             f"{folder} has no nodes/0/data, nodes/1/data, ...: give the folder of an app that"
-            " fedslice deploy init wrote"
+            " fedslice deploy init wrote; one with a vocabulary gets them from nodes' files, by"
+            f" fedslice deploy data {folder} FILE {folder}/nodes/0"
         )
     return sorted(found, key=lambda place: (len(place.name), place.name))
 

@@ -1,28 +1,20 @@
-"""``fedslice deploy init`` and ``fedslice deploy local``."""
+"""``fedslice deploy init``, ``fedslice deploy data`` and ``fedslice deploy local``."""
 
 import argparse
 import subprocess
 import time
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from fedslice.cli.catalogue import find_method, settings_for
-from fedslice.cli.deployment import app
+from fedslice.cli.deployment import app, draft, vocabulary
 from fedslice.cli.deployment.certificates import Certificates
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.deployment.loopback import NAME, Loopback
-from fedslice.cli.deployment.recipe import recipe
 from fedslice.cli.export import MODEL
 from fedslice.cli.printing import say
-from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped
-from fedslice.cli.text import change_of
-from fedslice.cli.wanted import free_folder, task_of
-from fedslice.cli.workloads import usual_algorithm
-from fedslice.data.population import Population
+from fedslice.cli.wanted import free_folder
+from fedslice.deploy import own
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import NAME as SCHEMA
 from fedslice.deploy.schema import Schema
@@ -30,85 +22,55 @@ from fedslice.deploy.session import reports
 from fedslice.errors import InputError, RoundError
 from fedslice.files.lock import hold
 
-TASK, SCALE, DEADLINE = "movielens-lr", 0.05, 120.0
 PROJECT = "pyproject.toml"
-OF_AN_APP = ("task", "algorithm", "nodes", "seed", "deadline", "set", "data", "data_dir")
+OF_AN_APP = (
+    *("task", "algorithm", "nodes", "seed", "deadline", "set", "data", "data_dir", "vocabulary"),
+    *("trial", "publish"),
+)
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write an app for some clients of a task."""
-    _write(options, options.folder)
-    print(f"try: fedslice deploy local {options.folder}")
+    """Write an app for some clients of a task, or for nodes with files of their own."""
+    draft.write(options, options.folder)
+    if options.vocabulary is None:
+        print(f"try: fedslice deploy local {options.folder}")
+    else:
+        print(f"each node: fedslice deploy data {options.folder} FILE NODE --number I")
+
+
+def data(options: argparse.Namespace) -> None:
+    """Write a node's own file into its folder, in the terms of an app's vocabulary."""
+    number = options.number
+    if number is None and options.node.name.isdecimal():
+        number = int(options.node.name)
+    if number is None or not 0 <= number < 2**31:
+        raise InputError("--number: give the node a number of its own, from 0 to 2147483647")
+    words = vocabulary.read(options.folder / app.PACKAGE)
+    mine = vocabulary.own_file(options.file, words, number, options.only)
+    for name, (unknown, all_of_them) in mine.unknown.items():
+        if unknown:
+            say(
+                f"note: {unknown:,} of {all_of_them:,} values of {name} are not in the vocabulary,"
+                " and count as missing"
+            )
+    own.write(mine.data, options.node / "data", words.digest)
+    print(
+        f"{options.node / 'data'}: {mine.data.examples:,} examples of node {number}; start it with"
+        f' --node-config \'name="node-{number}" folder="{options.node.resolve()}"\''
+    )
 
 
 def local(options: argparse.Namespace) -> int | None:
     """Train an app on this machine, and compare it with its simulation."""
     folder = options.folder or free_folder(Path("runs"), "deploy")
     if not (folder / PROJECT).exists():
-        _write(options, folder)
+        draft.write(options, folder)
     elif given := [name for name in OF_AN_APP if getattr(options, name)]:
         raise InputError(
             f"{folder} is an app already, and --{given[0].replace('_', '-')} is what one is made"
             " with: leave it out, or give another folder"
         )
     return _local(options, folder)
-
-
-def _write(options: argparse.Namespace, folder: Path) -> None:
-    if options.task is None:
-        options.task = "lr" if options.data else TASK
-        options.synthetic = options.synthetic or not (options.data or options.data_dir)
-        if options.synthetic and options.scale is None:
-            options.scale = SCALE
-    task = task_of(options)
-    name = options.algorithm or usual_algorithm(task.name)
-    if find_method(name).pooled:
-        raise InputError(f"{name} trains on the data of all: there is nothing to deploy")
-    people = chosen(task.train, 4 if options.nodes is None else options.nodes)
-    settings = fitting(settings_for(task, name, options.set), options.set, len(people))
-    if settings.values.get("available", "always") != "always":
-        raise InputError("available: a deployment sees who is there; leave this setting out")
-    client = recipe(name, task.model, people, settings.values).client  # or it is refused here
-    personal = client.adapt is not None or client.serve is not None
-    config = {
-        "rounds": options.rounds or 3,
-        "seed": options.seed or 0,
-        "nodes": len(people),
-        "deadline": options.deadline or DEADLINE,
-        "folder": str(folder.resolve() / app.SERVER),
-        "authenticated": False,
-        "publish": "held" if personal else "no",
-    }
-    app.write(folder, task.model, name, settings.values, people, config)
-    say(
-        f"{folder}: {name} on {task.name} ({task.source}); {len(people)} of"
-        f" {len(task.train):,} clients are nodes, with {people.examples:,} examples"
-    )
-
-
-def chosen(people: Population, nodes: int) -> Population:
-    """The first clients that have any data, as a population of their own.
-
-    >>> people = Population.from_arrays([5, 7, 7, 9], x=[1.0, 2.0, 3.0, 4.0])
-    >>> chosen(people, 2).clients.tolist()
-    [5, 7]
-    """
-    able = np.flatnonzero(people.counts)
-    if not 1 <= nodes <= len(able):
-        raise InputError(f"--nodes {nodes}: there are {len(able)} clients with data")
-    return people.subset(able[:nodes]).renumbered()
-
-
-def fitting(settings: Settings, changes: Sequence[str], nodes: int) -> Settings:
-    """A cohort of more than there are becomes all of them, unless it was asked for.
-
-    >>> fitting(Settings({"cohort": 50}), [], 4).cohort
-    4
-    """
-    asked = any(change_of(change)[1] == "cohort" for change in changes)
-    if settings.values.get("cohort", 0) > nodes and not asked:
-        return Settings({**settings.values, "cohort": nodes}, settings.said)
-    return settings
 
 
 def _local(options: argparse.Namespace, folder: Path) -> int | None:
@@ -126,12 +88,12 @@ def _local(options: argparse.Namespace, folder: Path) -> int | None:
             say(f"all {rounds} rounds are done; --rounds {rounds + 3} goes on")
         else:
             try:
-                _train(folder, nodes, rounds, options.tls)
+                _train(folder, nodes, rounds, options.tls, config.get("trial", False))
             except Stopped as stopped:
                 say(f"stopped after round {reached(home)}; the same command goes on from there")
                 return stopped.exit_code
             print(f"model: {home / MODEL}; try: fedslice export {home} model.npz")
-        print(f"compared: {compare(folder, config['seed'])}")
+        print(f"compared: {compare(folder, config['seed'], config.get('trial', False))}")
     return None
 
 
@@ -140,13 +102,13 @@ def reached(home: Path) -> int:
     return max((each.round for each in reports(home) if each.accepted), default=0)
 
 
-def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool) -> None:
+def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool, trial: bool) -> None:
     begin = time.monotonic()
     keys = Certificates(folder.resolve() / "keys") if tls else None
     with Loopback(folder / "logs", folder.resolve() / "flower", keys) as here:
         say(f"a SuperLink and {len(nodes)} SuperNodes start on the loopback; logs: {here.logs}")
         for place in nodes:
-            start_node(here, place)
+            start_node(here, place, trial)
         said = f'rounds={rounds} folder="{folder.resolve() / app.SERVER}" nodes={len(nodes)}'
         run = submit(here, folder, f"{said} authenticated={'true' if tls else 'false'}")
         follow(here, run, folder / app.SERVER, begin)
@@ -154,7 +116,7 @@ def _train(folder: Path, nodes: list[Path], rounds: int, tls: bool) -> None:
         raise RoundError(f"{failure(here.logs)}\nlogs: {here.logs}")
 
 
-def start_node(here: Loopback, place: Path) -> None:
+def start_node(here: Loopback, place: Path, trial: bool = False) -> None:
     """The SuperNode whose things are in this folder; with TLS its key is registered."""
     name, key = f"node-{place.name}", None
     if here.certificates is not None:
@@ -162,7 +124,8 @@ def start_node(here: Loopback, place: Path) -> None:
         here.flwr("supernode", "register", str(public), NAME, "--name", name)
     folder = place.resolve()
     compiled = folder.parent / "compiled"  # nodes of one machine compile the same
-    here.start_node(name, {"folder": str(folder), "compiled": str(compiled)}, key)
+    config = {"folder": str(folder), "compiled": str(compiled)}
+    here.start_node(name, {**config, "trial": True} if trial else config, key)
 
 
 def submit(here: Loopback, folder: Path, config: str) -> "subprocess.Popen[bytes]":

@@ -5,6 +5,7 @@ the kernel when we die, however we do (Linux).  Flower starts further processes,
 detached: all inherit a mark in their environment, by which those that do not go are found.
 """
 
+import json
 import os
 import secrets
 import shutil
@@ -38,6 +39,7 @@ QUIET = {
 MORTAL = """import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
 os.execv(sys.argv[1], sys.argv[1:])"""
+IMPATIENT = str(Path(__file__).with_name("supernode.py"))
 START = 60.0  # seconds that a SuperLink may take to answer
 GRACE = 5.0  # and that processes have to end by themselves
 
@@ -94,15 +96,20 @@ class Loopback:
         """Where the SuperLink listens."""
         return f"{HERE}:{self.port}"
 
-    def start_node(self, name: str, config: Mapping[str, str], key: Path | None = None) -> None:
+    def start_node(
+        self, name: str, config: Mapping[str, str | bool], key: Path | None = None
+    ) -> None:
         """A SuperNode with this ``--node-config``."""
         keys = self.certificates
         secure = ["--insecure"] if keys is None else ["--root-certificates", str(keys.authority)]
         if key is not None:
             secure += ["--auth-supernode-private-key", str(key)]
-        told = " ".join(f'{key}="{value}"' for key, value in {"name": name, **config}.items())
+        # as in TOML, where texts are in JSON's quotes
+        told = " ".join(
+            f"{key}={json.dumps(value)}" for key, value in {"name": name, **config}.items()
+        )
         there = ["--superlink", self.address, "--port", str(free_port())]
-        self.start(name, "flower-supernode", *secure, *there, "--node-config", told)
+        self.start(name, sys.executable, "-P", IMPATIENT, *secure, *there, "--node-config", told)
 
     def start(self, name: str, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """A process with its own log, which ends with the others."""
