@@ -11,7 +11,8 @@ from typing import Any, TextIO
 from fedslice.cli import export, report, study
 from fedslice.cli import recommend as recommender
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
-from fedslice.cli.experiment import BEST, Experiment, shares
+from fedslice.cli.clock import shares
+from fedslice.cli.experiment import BEST, Experiment
 from fedslice.cli.folder import Line, as_json
 from fedslice.cli.reference import page
 from fedslice.cli.scorer import Scorer
