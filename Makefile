@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
 
-.PHONY: demo test check unit test-all test-oldest bench bench-peers flower clean
+.PHONY: demo test check unit test-all test-oldest bench bench-peers bench-study flower clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
@@ -35,6 +35,9 @@ flower: $(READY)  ## four SuperNodes on the loopback, four algorithms: the simul
 	$(BIN)/python benchmarks/flower.py
 
 # PEERS='--only fedslice' measures fedslice anew and keeps the others' results.
+bench-study: $(READY)  ## a study of 150 runs: its time, and that kills leave no trace in its page
+	$(BIN)/python benchmarks/study.py
+
 bench-peers: $(READY)  ## fedslice beside other libraries; an hour, 10 GB of environments in .peers
 	$(BIN)/python benchmarks/peers/bench.py $(PEERS)
 	$(BIN)/python benchmarks/peers/page.py

@@ -147,9 +147,9 @@ class Experiment:
         if (
             not self.lines and not run.round
         ):  # where every curve starts, and what it is compared with
-            given = {f"baseline_{name}": value for name, value in self.task.baseline.items()}
             with clock.on("evaluating"):
-                figures = scorer(run)
+                figures, known = scorer(run), scorer.baseline()
+            given = {f"baseline_{name}": value for name, value in known.items()}
             self._record(run, {"round": 0, **figures, **given, **self._traffic(run)}, folder)
         while True:
             self.stop.check()

@@ -17,6 +17,7 @@ from fedslice.cli.catalogue import find_method, settings_for
 from fedslice.cli.commands import named_task, say, seeds_of
 from fedslice.cli.experiment import Experiment
 from fedslice.cli.folder import Line
+from fedslice.cli.live import Live
 from fedslice.cli.published import DATA, PAPERS, Row, Sheet
 from fedslice.cli.repeat import command
 from fedslice.cli.reproduced import data_section, differences, section, slug
@@ -127,7 +128,8 @@ def _run(
             given = (source, row.algorithm, settings, (rounds, every), seed, folder, about)
             make = partial(_experiment, *given, options.stop)
             jobs.append(tuning.Job(row.label, f"seed {seed}", folder, make))
-    progress = tuning.Progress(say, len(jobs), jobs=options.jobs or tuning.cores())
+    cores = options.jobs or tuning.cores()
+    progress = tuning.Progress(Live(), len(jobs), jobs=cores, compares=False)
     if not all((job.folder / "done.json").exists() for job in jobs):
         source, settings = rows[-1][1], rows[-1][2]
         _announce(sheet, source, rows[-1][0].algorithm, settings, (rounds, every), progress)

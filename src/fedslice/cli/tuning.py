@@ -7,6 +7,7 @@ algorithms, values or seeds is started with the same command.
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 from fedslice.cli import grid
 from fedslice.cli.experiment import Experiment
 from fedslice.cli.folder import Line
+from fedslice.cli.live import Live
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.text import minutes
@@ -53,28 +55,48 @@ class Plan(NamedTuple):
 
 @dataclass
 class Progress:
-    """What is running, what was best so far, how long the rest will take; ``tell`` gets a line for
-    every cell that ends."""
+    """What is running, what was best so far, how long the rest will take: on a terminal at its
+    foot, and a line for every cell that ends."""
 
-    tell: Callable[[str], None]
+    live: Live
     total: int = 0
     done: int = 0
     spent: float = 0.0  # seconds of cells that were run here
     ran: int = 0
     jobs: int = 1
     best: dict[str, tuple[float, str]] = field(default_factory=dict)
+    compares: bool = True  # whether the best so far is of interest
+    running: dict[tuple[str, str], int] = field(default_factory=dict)  # the round of each
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def at(self, job: "Job", number: int) -> None:
+        """A run has come to this round."""
+        with self.lock:
+            self.running[job.name, job.cell] = number
+            self._show()
+
+    def _show(self) -> None:
+        rows = [f"  running  {name} {cell}, round {n}" for (name, cell), n in self.running.items()]
+        if self.compares:
+            rows += [f"  best     {n} {c}: {value:.4f}" for n, (value, c) in self.best.items()]
+        left = f"  {self.done} of {self.total} have ended{self._left()}"
+        self.live.show([*rows, left] if self.done < self.total else [])
 
     def ended(self, name: str, cell: str, words: str, judged: tuple[Judge, float] | None) -> None:
         """One more cell has ended."""
         self.done += 1
+        with self.lock:
+            self.running.pop((name, cell), None)
         if judged is not None:
             judge, value = judged
             before = self.best.get(name, (math.nan, ""))
             if judge.better(value, before[0]):
                 self.best[name] = (value, cell)
-        best = self.best.get(name)
+        best = self.best.get(name) if self.compares else None
         so_far = f"; best so far {best[0]:.4f} ({best[1]})" if best else ""
-        self.tell(f"[{self.done}/{self.total}{self._left()}] {name} {cell}: {words}{so_far}")
+        self.live.tell(f"[{self.done}/{self.total}{self._left()}] {name} {cell}: {words}{so_far}")
+        with self.lock:
+            self._show()
 
     def _left(self) -> str:
         if not self.ran or self.done == self.total:
@@ -90,7 +112,7 @@ def run(
     folder tells of its command."""
     axes = list(plan.axes)
     scorer = Scorer(plan.task)
-    progress = Progress(tell, jobs=jobs)
+    progress = Progress(Live(), jobs=jobs)
     records: dict[Path, Record] = {}
     for again in range(GROWS + 1):
         cells = grid.cells(plan.task, plan.algorithms, plan.changes, axes)
@@ -183,6 +205,8 @@ def run_all(
         experiment = job.make()
         if experiment.ended():
             return "ended before", 0.0, read(job.folder)
+        progress.at(job, 0)
+        experiment.emit = lambda line: progress.at(job, line["round"]) if "round" in line else None
         try:
             experiment.execute()
             words = ""
@@ -199,6 +223,7 @@ def run_all(
                 progress.ran += seconds > 0
                 _tell(progress, waiting[future], words, record, figure)
         except BaseException:
+            progress.live.show([])
             for future in waiting:
                 future.cancel()
             raise
