@@ -80,7 +80,7 @@ def _rounds_picture(known: Study, target: Mapping[str, Any]) -> Picture:
         met = [number for number in found if number is not None]
         all_met = len(met) == len(found)
         values[name] = (sum(met) / len(met) if all_met else known.budgets[-1], all_met)
-    caption = "Mean over seeds; hatched: not reached by all seeds within the budget."
+    caption = "Mean over seeds; pale: not reached by all seeds within the budget."
     return draw.bars(values, "rounds", "rounds-to-target", f"Rounds to {aim(target)}", caption)
 
 
