@@ -27,19 +27,25 @@ def section(
 ) -> Section:
     """A table of published and measured figures, its curves, and in words why they differ."""
     names = ["rounds" if name == ROUNDS else figures.words(name) for name in sheet.figures]
-    published = any(row.published for row in sheet.rows)
-    kinds = ("published", "measured") if published else ("measured",)
-    head = ["", *(f"{kind} {name}" for name in names for kind in kinds)]
+    # a figure that the paper does not have stands alone
+    known = [
+        any(row.published and row.published[i] for row in sheet.rows) for i in range(len(names))
+    ]
+    head = [""]
+    for name, there in zip(names, known, strict=True):
+        head += [f"published {name}", f"measured {name}"] if there else [f"measured {name}"]
     rows = []
     for row, task, runs in zip(sheet.rows, tasks, records, strict=True):
         found = _measured(sheet, task, runs)
         given = row.published or [""] * len(found)
-        pairs = zip(given, found, strict=True)
-        rows.append([row.label, *(cell for pair in pairs for cell in pair[-len(kinds) :])])
+        cells = [row.label]
+        for old, new, there in zip(given, found, known, strict=True):
+            cells += [old, new] if there else [new]
+        rows.append(cells)
     note = f"{sheet.task} on {tasks[0].source}."
     if len(records[0]) > 1:
         note += " Several figures are several seeds."
-    if not published:
+    if not any(known):
         note += " The paper has curves alone, no figures."
     table = Table(slug(f"{sheet.task}-{sheet.title}"), sheet.title, head, rows, note)
     chosen = {
