@@ -8,7 +8,7 @@ TORCH := .venv-torch
 # One more than there are cores: some tests wait for processes that they start.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
 
-.PHONY: demo docs test check unit test-all test-oldest test-torch bench bench-torch bench-peers flower clean
+.PHONY: demo docs test check unit test-all test-oldest test-torch bench bench-torch bench-peers bench-study flower clean
 
 demo: $(READY)  ## cold rows learn: FedAvg and FedSubAvg side by side on embedded data
 	$(BIN)/fedslice demo --out demo
@@ -48,6 +48,9 @@ flower: $(READY)  ## four SuperNodes on the loopback, four algorithms: the simul
 	$(BIN)/python benchmarks/flower.py
 
 # PEERS='--only fedslice' measures fedslice anew and keeps the others' results.
+bench-study: $(READY)  ## a study of 150 runs: its time, and that kills leave no trace in its page
+	$(BIN)/python benchmarks/study.py
+
 bench-peers: $(READY)  ## fedslice beside other libraries; an hour, 10 GB of environments in .peers
 	$(BIN)/python benchmarks/peers/bench.py $(PEERS)
 	$(BIN)/python benchmarks/peers/page.py

@@ -55,6 +55,20 @@ class Heat(NamedTuple):
     release: Release | None = None
     floor: float = 1.0  # standard errors below which an estimate is not believed
 
+    def _repr_html_(self) -> str:
+        """For a notebook: how many rows are held by how many clients."""
+        edges, rows = self.histogram(10)
+        spans = zip(edges[:-1], edges[1:], rows, strict=True)
+        cells = "".join(
+            f"<tr><td>{low:,.0f} to {max(low, high - 1):,.0f}</td><td>{count:,}</td></tr>"
+            for low, high, count in spans
+        )
+        return (
+            f"<p>Heat of {self.clients:,} clients, dispersion {self.dispersion:,.0f}</p><table>"
+            f"<thead><tr><th>clients that hold a row</th><th>rows</th></tr></thead>"
+            f"<tbody>{cells}</tbody></table>"
+        )
+
     def counts(self, table: str) -> np.ndarray:
         """n_m of the rows that some client holds."""
         return self.mass[table][:, 0]

@@ -236,6 +236,8 @@ def _sums(
 def _area(score: np.ndarray, label: np.ndarray) -> float:
     """The share of all pairs in which the positive one has the larger score, ties one half: by how
     many negatives stand below each positive, and how many not above it."""
+    narrow = score.astype(np.float32)  # as models compute; sorted in half the time
+    score = narrow if np.array_equal(narrow, score) else score
     good, bad = np.sort(score[label > 0.5]), np.sort(score[label <= 0.5])
     if not len(good) or not len(bad):
         return float("nan")

@@ -65,3 +65,15 @@ def test_an_interrupted_run_stops_in_the_same_round(
 def test_patience_needs_something_to_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "quadratic", "--scale", "0.4", "--patience", "3"]) == 2
     assert "--validation 0.1" in capsys.readouterr().err
+
+
+def test_without_patience_a_study_goes_on_with_what_had_stopped(tmp_path: Path) -> None:
+    out = str(tmp_path / "s")
+    grid = ["study", "quadratic", "fedavg", *RUN[2:], "--seeds", "1", "--out", out]
+    assert main([*grid, "--patience", "3"]) == 0
+    (cell,) = Path(out).glob("cells/fedavg/*")
+    short = lines(cell)
+    assert short[-1]["round"] < 40
+    assert main(grid) == 0
+    assert lines(cell)[: len(short)] == short
+    assert lines(cell)[-1]["round"] == 40

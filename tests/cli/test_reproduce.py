@@ -1,11 +1,13 @@
 """Published tables: every row can be run, and a small table is run and shown as it came out."""
 
+import json
+
 import pytest
 
 from fedslice.cli import reproduce
 from fedslice.cli.catalogue import find_method, settings_for
 from fedslice.cli.main import main
-from fedslice.cli.published import PAPERS, ROUNDS, Row, Sheet
+from fedslice.cli.published import PAPERS, ROUNDS, Quick, Row, Sheet
 from fedslice.cli.workloads import find_task, make_task
 
 SHEETS = [sheet for sheets in PAPERS.values() for sheet in sheets]
@@ -18,13 +20,17 @@ def test_every_row_is_of_settings_that_there_are_and_figures_that_are_measured(n
     for sheet in mine:
         for row in sheet.rows:
             if row.options not in tasks:
-                scale = min(sheet.quick[1], 0.05)
+                scale = min(sheet.quick.scale, 0.05)
                 tasks[row.options] = make_task(find_task(name), None, scale, row.options)
             task = tasks[row.options]
             settings_for(task, row.algorithm, row.changes)
             find_method(row.algorithm)
+            assert len(row.published) in (0, len(sheet.figures))
             for figure in sheet.figures:
-                assert task.target is not None if figure == ROUNDS else figure in task.model.figures
+                if figure == ROUNDS:
+                    assert task.target is not None
+                else:
+                    assert figure in (*task.model.figures, "test_loss")
 
 
 def test_a_table_shows_what_came_out_beside_what_was_published(tmp_path, monkeypatch, capsys):
@@ -35,9 +41,12 @@ def test_a_table_shows_what_came_out_beside_what_was_published(tmp_path, monkeyp
         "example1",
         3,
         1,
-        (Row("FedAvg", "fedavg", "never"), Row("FedSubAvg", "fedsubavg", "1", ("cohort=10",))),
+        (
+            Row("FedAvg", "fedavg", ("never",)),
+            Row("FedSubAvg", "fedsubavg", ("1",), ("cohort=10",)),
+        ),
         (ROUNDS,),
-        (3, 0.1),
+        Quick(3, 0.1, 1),
     )
     monkeypatch.setitem(reproduce.PAPERS, "fedsubavg", (sheet,))
     command = ["reproduce", "fedsubavg", "--quick", "--seeds", "2", "--out", str(tmp_path)]
@@ -46,7 +55,10 @@ def test_a_table_shows_what_came_out_beside_what_was_published(tmp_path, monkeyp
     lines = [line.split() for line in told.out.splitlines()]
     assert ["FedAvg", "never", "3+,", "3+"] in lines
     assert ["FedSubAvg", "1", "1,", "1"] in lines
+    assert "The data are generated" in told.out
     assert "about" in told.err
+    about = json.loads((tmp_path / "example1" / "fedsubavg-seed1" / "about.json").read_text())
+    assert about["command"].endswith("--seed 1 --rounds 3 --eval-every 1 --set cohort=10")
     page = (tmp_path / "report.html").read_text()
     assert "A quick look" in page
     assert page.count("<svg") == 2

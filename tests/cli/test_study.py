@@ -2,6 +2,10 @@
 as an undisturbed one does."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -156,12 +160,35 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(
         assert main([*STUDY, *SMALL, "--out", str(out)]) == 128 + 15
     assert not (out / "report.html").exists()
     assert main([*STUDY, *SMALL, "--out", str(out)]) == 0
-    one, two = files(undisturbed), files(out)
-    page = "report.html"
-    assert one.pop(page).replace(str(undisturbed).encode(), b"") == two.pop(page).replace(
-        str(out).encode(), b""
-    )
-    assert one == two
+    same(undisturbed, out)
+
+
+def test_a_study_that_was_killed_goes_on_and_ends_the_same(undisturbed, tmp_path):
+    """SIGKILL at two moments, wherever they fall: what is left goes on, and all is the same to the
+    byte."""
+    out = tmp_path / "s"
+    command = [*STUDY, *SMALL, "--out", str(out)]
+    for written in (3, 25):  # files that the cells have before it is killed
+        words = [sys.executable, "-m", "fedslice.cli.main", *command]
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(list(out.glob("cells/*/*/*"))) < written:
+            time.sleep(0.001)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert not (out / "report.html").exists()
+    assert main(command) == 0
+    same(undisturbed, out)
+
+
+def same(one: Path, two: Path):
+    """Whether two studies left the same; the page names their folders."""
+    left, right = files(one), files(two)
+    pages = [
+        found.pop("report.html").replace(str(place).encode(), b"")
+        for found, place in ((left, one), (right, two))
+    ]
+    assert pages[0] == pages[1]
+    assert left == right
 
 
 def test_a_diverging_cell_is_stopped_left_out_and_not_tried_again(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Run folders as the command line leaves them, written by hand: figures that can be worked out."""
 
 import json
+import math
 from pathlib import Path
 
 ROUNDS = (0, 10, 20, 30, 40)
@@ -80,12 +81,20 @@ def by_heat(losses):
             "percentiles": [0.01 * place for place in range(101)],
         }
     }
+    sizes = {
+        "names": ["small, 1 examples", "large, 2 to 9 examples"],
+        "clients": [2, 1],
+        "figures": {"loss": [losses[0], losses[-1]], "auc": [0.5, math.nan]},
+    }
+    land = {"names": ["DE", "FR"], "clients": [1, 2], "figures": {"loss": [0.25, losses[0]]}}
     heat = {"clients": 40, "dispersion": 40.0, "edges": [1, 4, 41], "rows": [7, 3]}
     target = {"metric": "validation_loss", "value": 0.55, "below": True}
     return {
         "by_heat": groups,
         "by_heat_fine": groups,
         "clients": clients,
+        "by_size": sizes,
+        "by_group": {"land": land},
         "heat": heat,
         "target": target,
     }

@@ -100,6 +100,16 @@ def test_what_it_says_is_what_the_runs_say(runs):
     heat = next(table for table in report.tables if table.name == "by-heat")
     assert heat.head[1] == "cold (1–2 clients)"
     assert heat.rows[1][1] == "0.8000"
+    tables = {table.name: table for table in report.tables}
+    spread = tables["clients-loss"]
+    assert spread.head[:4] == ["algorithm", "mean", "worst client", "10 %"]
+    assert spread.head[-1] == "90 %"
+    assert spread.rows[0][1:4] == ["0.5000", "0.9000", "0.1000"]
+    by_size, by_land = tables["clients-loss-by-size"], tables["clients-loss-by-land"]
+    assert by_size.head[1] == "small, 1 examples (2 clients)"
+    assert by_size.rows[1][1:] == ["0.8000", "0.5000"]
+    assert (1, 1) in by_size.best
+    assert by_land.rows[1][1:] == ["0.2500", "0.8000"]
     private = next(table for table in report.tables if table.name == "privacy")
     assert private.rows[0] == ["fedavg", "3.25", "1e-05"]
     assert any("fedsubavg is best" in line for line in report.findings)

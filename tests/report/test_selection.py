@@ -1,5 +1,6 @@
 """What is chosen among cells, against choices worked out by hand."""
 
+import json
 import math
 
 import pytest
@@ -147,3 +148,37 @@ def test_unfit_folders_are_named(tmp_path):
     (folder / "settings.json").write_text("{}")
     with pytest.raises(InputError, match="has no algorithm"):
         read(folder)
+
+
+def test_a_run_that_has_not_come_so_far_does_not_count_for_the_budget(tmp_path):
+    write(tmp_path, "fedavg", 0, [0.7, 0.6, 0.5, 0.45, 0.4])
+    write(tmp_path, "fedadam", 0, [0.7, 0.1, 0.1])
+    known = study(find([tmp_path]))
+    assert list(known.final) == ["fedavg"]
+    assert set(known.chosen[20]) == {"fedavg", "fedadam"}
+    assert any("1 of 2 runs have not come to round 40" in line for line in warnings(known))
+
+
+def test_a_run_that_stopped_for_want_of_patience_counts_with_its_last_line(tmp_path):
+    folder = write(tmp_path, "fedavg", 0, [0.7, 0.3, 0.31])
+    (folder / "done.json").write_text(json.dumps({"rounds": 20, "stopped": "no better loss"}))
+    write(tmp_path, "fedadam", 0, [0.7, 0.6, 0.5, 0.45, 0.4])
+    assert set(study(find([tmp_path])).final) == {"fedavg", "fedadam"}
+
+
+def test_who_is_within_the_spread_over_seeds_is_said(tmp_path):
+    """Standard deviations over two seeds at x - d and x + d are d times the root of two."""
+    for algorithm, loss in (("fedavg", 0.5), ("fedprox", 0.51), ("fedadam", 0.6)):
+        for seed, shift in ((0, -0.01), (1, 0.01)):
+            write(tmp_path, algorithm, seed, [0.9, *[loss + shift] * 4])
+    told = findings(study(find([tmp_path])))
+    assert "0.5000 ± 0.0141; fedprox within the spread over seeds." in told[-1]
+    assert "fedadam" not in told[-1]
+
+
+def test_a_change_of_winner_within_the_spread_is_no_advice(tmp_path):
+    for seed, shift in ((0, -0.05), (1, 0.05)):
+        write(tmp_path, "fedavg", seed, [0.9, *[x + shift for x in (0.60, 0.60, 0.50, 0.50)]])
+        write(tmp_path, "fedprox", seed, [0.9, *[x + shift for x in (0.61, 0.61, 0.49, 0.49)]])
+    told = [line for line in findings(study(find([tmp_path]))) if "winner changes" in line]
+    assert told[0].endswith("within the spread over seeds: run more of them.")

@@ -14,26 +14,22 @@ best/                    the model of the round that was best on validation, wit
 """
 
 import json
-import math
-import os
-import platform
 import resource
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedslice import cluster
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
+from fedslice.cli.clock import Clock
 from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line, as_json, parsed
+from fedslice.cli.origin import origin
+from fedslice.cli.patience import Patience
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopped, Stopping
@@ -51,7 +47,6 @@ from fedslice.tasks.base import Task
 LAP = (
     100  # rounds timed at once: the median of laps leaves out those in which something was compiled
 )
-SAVE_EVERY = 20.0  # seconds between checkpoints, unless FEDSLICE_SAVE_EVERY says otherwise
 BEST = "best"
 TRAFFIC = ("examples", "bytes_down", "bytes_up", "seconds")
 
@@ -85,11 +80,8 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.eval_every < 1:
             raise InputError("--rounds and --eval-every must be at least 1")
-        if self.patience < 0 or (self.patience and self.task.validation is None):
-            raise InputError(
-                f"--patience {self.patience} waits for a better validation loss: give a whole"
-                " number, and hold out a validation set, --validation 0.1"
-            )
+        self.waits = Patience(self.patience)
+        self.waits.check(self.task.validation is not None)
 
     def ended(self) -> bool:
         """Whether this very run has ended in its folder, after as many rounds or diverged; then its
@@ -102,7 +94,8 @@ class Experiment:
         mine = json.loads(json.dumps(self._identity(self.scorer or Scorer(self.task))))
         if any(known.get(key) != value for key, value in mine.items() if key not in FREE):
             return False
-        early = done.get("diverged") or done.get("stopped")
+        stopped = done.get("stopped") and done.get("patience") == self.patience
+        early = done.get("diverged") or stopped
         if not early and done.get("rounds") != self.rounds:
             return False
         self.lines = [parsed(line) for line in files[2].read_text().splitlines()]
@@ -123,8 +116,8 @@ class Experiment:
         ) as folder:
             self.lines = [] if folder is None else folder.resume(run, self.rounds)
             if folder is not None:
-                folder.write(ABOUT, {**self.about, **_origin(self.task, run)})
-            clock = _Clock(saves=folder is not None)
+                folder.write(ABOUT, {**self.about, **origin(self.task, run)})
+            clock = Clock(saves=folder is not None)
             with bar(self.rounds - run.round, self.progress, self.algorithm) as advance:
                 try:
                     self._train(run, scorer, folder, clock, advance)
@@ -149,15 +142,15 @@ class Experiment:
         run: Run,
         scorer: Scorer,
         folder: Folder | None,
-        clock: "_Clock",
+        clock: Clock,
         advance: Callable[[Report], None],
     ) -> None:
         if (
             not self.lines and not run.round
         ):  # where every curve starts, and what it is compared with
-            given = {f"baseline_{name}": value for name, value in self.task.baseline.items()}
             with clock.on("evaluating"):
-                figures = scorer(run)
+                figures, known = scorer(run), scorer.baseline()
+            given = {f"baseline_{name}": value for name, value in known.items()}
             self._record(run, {"round": 0, **figures, **given, **self._traffic(run)}, folder)
         while True:
             self.stop.check()
@@ -165,17 +158,17 @@ class Experiment:
             if run.round > measured and run.round == self._goal(run.round - 1):
                 with clock.on("evaluating"):
                     line = {"round": run.round, **scorer(run), **self._traffic(run)}
-                if self._best([*self.lines, line]) == run.round:
+                if self.waits.best([*self.lines, line]) == run.round:
                     self._keep(run, folder)
                 self._record(run, line, folder)
             if folder is not None and clock.due():
                 self._save(run, folder, clock)  # after the line of this round
-            if run.round == self.rounds or self._enough(run):
+            if run.round == self.rounds or self.waits.ended(self.lines):
                 return
             with self.stop.patient():
                 self._lap(run, clock, advance)
 
-    def _lap(self, run: Run, clock: "_Clock", advance: Callable[[Report], None]) -> None:
+    def _lap(self, run: Run, clock: Clock, advance: Callable[[Report], None]) -> None:
         """Some rounds up to the next evaluation, timed as one; fewer when it is time to save or to
         stop."""
         begun, first, planned = time.perf_counter(), run.round, run.planning
@@ -187,19 +180,6 @@ class Experiment:
                 break
         run.wait()
         clock.lap(time.perf_counter() - begun, run.round - first, run.planning - planned)
-
-    def _best(self, lines: list[Line]) -> int | None:
-        """The first of the rounds with the least validation loss; None without patience."""
-        known = [each for each in lines if np.isfinite(each.get("validation_loss", math.nan))]
-        if not self.patience or not known:
-            return None
-        return int(min(known, key=lambda line: line["validation_loss"])["round"])
-
-    def _enough(self, run: Run) -> bool:
-        """Whether the last evaluations brought nothing better."""
-        best = self._best(self.lines)
-        later = [line for line in self.lines if best is not None and line["round"] > best]
-        return bool(self.patience) and len(later) >= self.patience
 
     def _keep(self, run: Run, folder: Folder | None) -> None:
         """The best model so far, before its line is written: what is killed in between is measured
@@ -218,7 +198,7 @@ class Experiment:
         """The round of the first evaluation after ``done`` rounds."""
         return min(self.rounds, (done // self.eval_every + 1) * self.eval_every)
 
-    def _save(self, run: Run, folder: Folder, clock: "_Clock") -> None:
+    def _save(self, run: Run, folder: Folder, clock: Clock) -> None:
         with self.stop.patient(), clock.on("saving"):
             run.save(folder.path)
             if (told := run.spent()) is not None:
@@ -290,14 +270,7 @@ class Experiment:
         target = self.task.target
         return next((line["round"] for line in self.lines if target and target.reached(line)), None)
 
-    def _stopped(self, run: Run) -> Line:
-        best = self._best(self.lines)
-        found: Line = {} if best is None else {"best_round": best}
-        if run.round < self.rounds:
-            found["stopped"] = f"no better validation loss in {self.patience} evaluations"
-        return found
-
-    def _finish(self, run: Run, scorer: Scorer, folder: Folder | None, clock: "_Clock") -> Line:
+    def _finish(self, run: Run, scorer: Scorer, folder: Folder | None, clock: Clock) -> Line:
         if folder is not None:
             self._save(run, folder, clock)
             with self.stop.patient():
@@ -317,36 +290,13 @@ class Experiment:
             "time": clock.time,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale,
             "out": str(self.out) if self.out else None,
-            **self._stopped(run),
+            **self.waits.told(self.lines, run.round < self.rounds),
             **({"privacy": found.as_dict()} if found else {}),
         }
         if folder is not None:
             folder.write(DONE, done)
         self.emit(done)
         return done
-
-
-def _origin(task: Task, run: Run) -> Line:
-    """What a run was made of, as far as it is not in its settings."""
-    columns = {name: str(column.dtype) for name, column in sorted(task.train.columns.items())}
-    names = ("fedslice", "jax", "jaxlib", "optax", "numpy")
-    return {
-        "data": {"source": task.source, "columns": columns, "hash": run.identity["population"]},
-        "versions": {name: version(name) for name in names},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-
-
-def shares(time: Mapping[str, float]) -> str:
-    """What the time of a run, in seconds, went into.
-
-    >>> shares({"planning": 1.0, "computing": 2.5, "evaluating": 0.5, "saving": 0.0})
-    'planning 25 %, computing 62 %, evaluating 12 % of 4.0 s'
-    """
-    total = sum(time.values())
-    each = [f"{name} {spent / total:.0%}" for name, spent in time.items() if spent]
-    return f"{', '.join(each)} of {total:.1f} s".replace("%", " %") if total else ""
 
 
 def _deniable(run: Run) -> str:
@@ -359,47 +309,3 @@ def _deniable(run: Run) -> str:
         f" {answers.eps_1:.3g} in a round and {answers.eps_inf:.3g} over all rounds, of each row"
         f" alone; it takes {answers.p5:.0%} of the rows that it holds."
     )
-
-
-class _Clock:
-    """Steady-state time a round, from laps without the first round, which compiles; what took how
-    long; and when to save."""
-
-    def __init__(self, saves: bool) -> None:
-        self.compile_s = 0.0
-        self.compiled = False
-        self.laps: list[tuple[float, int]] = []
-        # computing is what training took beside the host's planning, for both go on at once
-        parts = "compiling", "planning", "computing", "evaluating", "saving"
-        self.time = dict.fromkeys(parts, 0.0)
-        self.saved = time.perf_counter()
-        text = os.environ.get("FEDSLICE_SAVE_EVERY", str(SAVE_EVERY))
-        try:
-            self.every = float(text) if saves else math.inf
-        except ValueError:
-            raise InputError(f"FEDSLICE_SAVE_EVERY={text!r} must be a number of seconds") from None
-
-    @contextmanager
-    def on(self, part: str) -> Iterator[None]:
-        """Time spent on something beside the rounds."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.time[part] += time.perf_counter() - begun
-
-    def lap(self, seconds: float, rounds: int, planning: float) -> None:
-        if self.compiled:
-            self.laps.append((seconds, rounds))
-            self.time["planning"] += planning
-            self.time["computing"] += seconds - planning
-        else:
-            self.compiled, self.compile_s = True, seconds
-            self.time["compiling"] += seconds
-
-    def due(self) -> bool:
-        return time.perf_counter() - self.saved >= self.every
-
-    def ms_per_round(self) -> float | None:
-        rates = [1e3 * seconds / rounds for seconds, rounds in self.laps if rounds]
-        return statistics.median(rates) if rates else None

@@ -59,7 +59,8 @@ def _saved(stopped: Stopped, options: argparse.Namespace) -> str:
         return "; no round was under way"
     if stopped.folder is None:
         return f" after round {stopped.round}; a demo keeps no rounds"
-    out = stopped.folder.parent if "algorithms" in options else stopped.folder
+    several = "algorithms" in options
+    out = options.out or (stopped.folder.parent if several else stopped.folder)
     return f" after round {stopped.round}; the same command with --out {out} goes on from there"
 
 

@@ -1,6 +1,6 @@
 """Published tables, row by row: what was run, and what came out.
 
-FedSubAvg: Ding et al. 2022, tables 2 and 3.  FedRecon: Singhal et al. 2021, tables 3 and 4.  Field
+FedSubAvg: Ding et al. 2022, tables 1 to 3.  FedRecon: Singhal et al. 2021, tables 3 and 4.  Field
 Guide: Wang et al. 2021, section 4: joint grids of rates, and the studies of local epochs E and of
 clients a round M, of which curves alone were published.
 """
@@ -11,18 +11,27 @@ ROUNDS = "rounds"  # the figure of a row: rounds to the task's target
 
 
 class Row(NamedTuple):
-    """An algorithm with changes to the task's published settings, and what was published."""
+    """An algorithm with changes to the task's published settings, and what was published, figure by
+    figure of its sheet; nothing where the paper has curves alone."""
 
     label: str
     algorithm: str
-    published: str
+    published: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # of the task
 
 
+class Quick(NamedTuple):
+    """What ``--quick`` runs: so many rounds on generated data of this scale."""
+
+    rounds: int
+    scale: float
+    eval_every: int
+
+
 class Sheet(NamedTuple):
     """One table of a paper on one task.  ``figures`` are what it shows: rounds to the target, or
-    test figures after the last round.  ``quick`` is (rounds, scale of generated data)."""
+    test figures after the last round."""
 
     title: str
     task: str
@@ -30,7 +39,7 @@ class Sheet(NamedTuple):
     eval_every: int
     rows: tuple[Row, ...]
     figures: tuple[str, ...]
-    quick: tuple[int, float]
+    quick: Quick
 
 
 def _rounds_to_target(
@@ -40,18 +49,18 @@ def _rounds_to_target(
     published: tuple[str, str, str, str, str, str],
     scaffold: str,
     cohorts: tuple[tuple[int, str], ...],
-    quick: tuple[int, float],
+    quick: Quick,
 ) -> tuple[Sheet, Sheet]:
     """Tables 2 and 3 of FedSubAvg for one task: all algorithms, and FedSubAvg by K."""
     names = ("central", "fedavg", "fedprox", scaffold, "fedadam", "fedsubavg")
     labels = ("CentralSGD", "FedAvg", "FedProx, mu 0.01", "Scaffold", "FedAdam", "FedSubAvg")
     changes = {"fedprox": ("mu=0.01",)}
     rows = tuple(
-        Row(label, name, value, changes.get(name, ()))
+        Row(label, name, (value,), changes.get(name, ()))
         for name, label, value in zip(names, labels, published, strict=True)
     )
     clients = tuple(
-        Row(f"FedSubAvg, K = {count}", "fedsubavg", value, (f"cohort={count}",))
+        Row(f"FedSubAvg, K = {count}", "fedsubavg", (value,), (f"cohort={count}",))
         for count, value in cohorts
     )
     given = (task, rounds, eval_every)
@@ -71,7 +80,7 @@ FEDSUBAVG = (
         ("180", "170", "170", "180", "170", "100"),
         "scaffold",
         ((10, "100"), (30, "110"), (50, "100")),
-        (200, 0.25),
+        Quick(200, 0.25, 5),
     ),
     *_rounds_to_target(
         "sent140-lstm",
@@ -80,7 +89,7 @@ FEDSUBAVG = (
         ("980", "1000+", "1000+", "1000+", "1000+", "260"),
         "scaffold",
         ((10, "420"), (30, "270"), (50, "260")),
-        (10, 0.02),
+        Quick(10, 0.02, 5),
     ),
     *_rounds_to_target(
         "amazon-din",
@@ -89,7 +98,7 @@ FEDSUBAVG = (
         ("20", "200+", "200+", "200+", "16", "53"),
         "scaffold-approximate",
         ((20, "95"), (60, "57"), (100, "53")),
-        (10, 0.1),
+        Quick(10, 0.1, 5),
     ),
     *_rounds_to_target(
         "taobao-din",
@@ -98,7 +107,7 @@ FEDSUBAVG = (
         ("265", "5000+", "5000+", "5000+", "5000+", "610"),
         "scaffold-approximate",
         ((20, "3469"), (60, "1030"), (100, "610")),
-        (10, 0.01),
+        Quick(10, 0.01, 5),
     ),
 )
 
@@ -109,19 +118,19 @@ FEDRECON = (
         500,
         100,
         (
-            Row("central, reconstructed", "central", "1.36, 40.8 %"),
-            Row("FedRecon", "fedrecon", ".907, 43.3 %"),
-            Row("FedRecon, no split", "fedrecon", ".912, 42.5 %", ("split=none",)),
-            Row("FedRecon, joint training", "fedrecon", ".915, 42.1 %", ("joint=yes",)),
+            Row("central, reconstructed", "central", ("1.36", "0.408")),
+            Row("FedRecon", "fedrecon", ("0.907", "0.433")),
+            Row("FedRecon, no split", "fedrecon", ("0.912", "0.425"), ("split=none",)),
+            Row("FedRecon, joint training", "fedrecon", ("0.915", "0.421"), ("joint=yes",)),
             Row(
                 "FedRecon, Adagrad server",
                 "fedrecon",
-                ".883, 44.1 %",
+                ("0.883", "0.441"),
                 ("server=adagrad", "server_rate=0.1", "server_eps=0.001", "server_accumulator=0"),
             ),
         ),
         ("rmse", "accuracy"),
-        (60, 0.1),
+        Quick(60, 0.1, 20),
     ),
     Sheet(
         "Table 4: accuracy on unseen users, vocabulary of 10,000 words",
@@ -129,25 +138,25 @@ FEDRECON = (
         2500,
         500,
         (
-            Row("FedRecon, 500 buckets of unknown words", "fedrecon", "27.7 %"),
-            Row("FedRecon, 1 bucket", "fedrecon", "26.4 %", (), ("buckets=1",)),
-            Row("FedRecon, no split", "fedrecon", "27.7 %", ("split=none",)),
-            Row("FedRecon, joint training", "fedrecon", "27.7 %", ("joint=yes",)),
+            Row("FedRecon, 500 buckets of unknown words", "fedrecon", ("0.277", "")),
+            Row("FedRecon, 1 bucket", "fedrecon", ("0.264", ""), (), ("buckets=1",)),
+            Row("FedRecon, no split", "fedrecon", ("0.277", ""), ("split=none",)),
+            Row("FedRecon, joint training", "fedrecon", ("0.277", ""), ("joint=yes",)),
         ),
-        ("accuracy",),
-        (4, 0.0005),
+        ("accuracy", "test_loss"),
+        Quick(10, 0.0002, 5),
     ),
 )
 
 
-def _grid(task: str, rounds: int, eval_every: int, quick: tuple[int, float]) -> Sheet:
+def _grid(task: str, rounds: int, eval_every: int, quick: Quick) -> Sheet:
     """FedAvg, FedAvgM and FedAdam over a joint grid of rates."""
     rates = {"fedavg": ("0.01", "0.1"), "fedavgm": ("0.01", "0.1"), "fedadam": ("0.003", "0.01")}
     rows = tuple(
         Row(
             f"{name}, client rate {client}, server rate {server}",
             name,
-            "",
+            (),
             (f"client_rate={client}", f"server_rate={server}"),
         )
         for name, servers in (
@@ -158,7 +167,9 @@ def _grid(task: str, rounds: int, eval_every: int, quick: tuple[int, float]) -> 
         for client in rates[name]
         for server in servers
     )
-    return Sheet("Rates, chosen jointly", task, rounds, eval_every, rows, ("accuracy",), quick)
+    return Sheet(
+        "Rates, chosen jointly", task, rounds, eval_every, rows, ("accuracy", "test_loss"), quick
+    )
 
 
 def _varied(
@@ -168,20 +179,32 @@ def _varied(
     values: tuple[int, ...],
     rounds: int,
     eval_every: int,
-    quick: tuple[int, float],
+    quick: Quick,
 ) -> Sheet:
     rows = tuple(
-        Row(f"FedAvg, {key} {value}", "fedavg", "", (f"{key}={value}",)) for value in values
+        Row(f"FedAvg, {key} {value}", "fedavg", (), (f"{key}={value}",)) for value in values
     )
-    return Sheet(title, task, rounds, eval_every, rows, ("accuracy",), quick)
+    return Sheet(title, task, rounds, eval_every, rows, ("accuracy", "test_loss"), quick)
 
 
 FIELD_GUIDE = (
-    _grid("cifar10-resnet", 200, 20, (3, 0.005)),
-    _varied("Local epochs E", "gld-mobilenet", "epochs", (1, 2, 4, 8, 16), 1000, 50, (3, 0.02)),
-    _varied("Clients a round M", "gld-mobilenet", "cohort", (10, 20, 60), 1000, 50, (3, 0.3)),
-    _varied("Local epochs E", "cifar10-resnet", "epochs", (1, 2, 4), 200, 20, (3, 0.005)),
-    _grid("stackoverflow-transformer", 2000, 100, (3, 0.0002)),
+    _grid("cifar10-resnet", 200, 20, Quick(3, 0.005, 3)),
+    _varied(
+        "Local epochs E", "gld-mobilenet", "epochs", (1, 2, 4, 8, 16), 1000, 50, Quick(3, 0.02, 3)
+    ),
+    _varied(
+        "Clients a round M", "gld-mobilenet", "cohort", (10, 20, 60), 1000, 50, Quick(3, 0.06, 3)
+    ),
+    _varied("Local epochs E", "cifar10-resnet", "epochs", (1, 2, 4), 200, 20, Quick(3, 0.005, 3)),
+    _grid("stackoverflow-transformer", 2000, 100, Quick(3, 0.0002, 3)),
 )
+
+# table 1 of FedSubAvg: clients, samples, samples a client, heat dispersion
+DATA = {
+    "movielens-lr": ("6,040", "1,000,209", "165", "4,331"),
+    "sent140-lstm": ("1,473", "79,050", "54", "1,451"),
+    "amazon-din": ("1,870", "123,147", "66", "232"),
+    "taobao-din": ("49,023", "16,864,641", "344", "3,142"),
+}
 
 PAPERS = {"fedsubavg": FEDSUBAVG, "fedrecon": FEDRECON, "fieldguide": FIELD_GUIDE}

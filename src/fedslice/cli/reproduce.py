@@ -1,119 +1,167 @@
 """``fedslice reproduce``: every published table beside what comes out here.
 
-Rows run with the published settings, each with several seeds, as cells of a study: finished ones
-are not run again.  Where figures differ the page says what was found on the real data before.
+Rows run with the published settings, each with several seeds, as runs of a study: side by side, and
+finished ones are not run again.  :mod:`fedslice.cli.reproduced` shows what came out.
 """
 
-import re
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedslice.cli import grid, tuning
+from fedslice.cli import tuning
 from fedslice.cli.catalogue import find_method, settings_for
 from fedslice.cli.experiment import Experiment
+from fedslice.cli.folder import Line
 from fedslice.cli.helpful import one_of
+from fedslice.cli.live import Live
 from fedslice.cli.printing import say
-from fedslice.cli.published import PAPERS, ROUNDS, Row, Sheet
+from fedslice.cli.published import DATA, PAPERS, Row, Sheet
+from fedslice.cli.repeat import command
+from fedslice.cli.reproduced import data_section, differences, section, slug
 from fedslice.cli.results import add_files, write_report
 from fedslice.cli.scorer import Scorer
-from fedslice.cli.text import minutes, pair
+from fedslice.cli.settings import Settings
+from fedslice.cli.stopping import Stopping
+from fedslice.cli.text import minutes
 from fedslice.cli.wanted import named_task, seeds_of
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError, nearest
-from fedslice.report import figures
 from fedslice.report.content import Report
-from fedslice.report.picture import Picture
-from fedslice.report.records import Cell, Record, read
-from fedslice.report.sections import Section
-from fedslice.report.selection import Chosen, rounds_to
-from fedslice.report.tables import Table
+from fedslice.report.records import Record, read
 from fedslice.tasks.base import Task
 
 RATHER_FEW = 3  # rounds that are timed
+
+
+class Source(NamedTuple):
+    """A task with its scorer, and the options that a command names it with."""
+
+    task: Task
+    scorer: Scorer
+    options: Namespace
 
 
 def reproduce(options: Namespace) -> None:
     """Run a paper's tables, and show what was published beside what was measured."""
     sheets = [s for s in PAPERS[options.paper] if options.task in (None, s.task)]
     if not sheets:
-        known = dict.fromkeys(sheet.task for sheet in PAPERS[options.paper])
+        there = dict.fromkeys(sheet.task for sheet in PAPERS[options.paper])
         raise InputError(
-            f"{options.paper} has no task {options.task!r}: {nearest(options.task, known)}"
+            f"{options.paper} has no task {options.task!r}: {nearest(options.task, there)}"
         )
-    out = (
-        options.out
-        or Path("runs") / f"reproduce-{options.paper}{'-quick' if options.quick else ''}"
-    )
+    quick = "-quick" if options.quick else ""
+    out = options.out = options.out or Path("runs") / f"reproduce-{options.paper}{quick}"
     seeds = seeds_of(options.seeds or ("1" if options.quick else "3"))
-    jobs = options.jobs or tuning.cores()
-    tasks: dict[tuple[str, ...], Task] = {}
+    known: dict[tuple[str, ...], Source] = {}
     sections = []
+    described = set()
     for sheet in sheets:
-        made = [_task(options, sheet, row, tasks) for row in sheet.rows]
-        records = _run(options, sheet, made, seeds, out, jobs)
-        sections.append(_section(options, sheet, made, records))
+        sources = [_source(options, sheet, row, known) for row in sheet.rows]
+        tasks = [source.task for source in sources]
+        if sheet.task in DATA and sheet.task not in described:
+            described.add(sheet.task)
+            sections.append(data_section(sheet.task, tasks[0], DATA[sheet.task]))
+        records = _run(options, sheet, sources, seeds, out)
+        sections.append(section(sheet, tasks, records, _length(options, sheet)))
     title = f"{options.paper}: published and measured"
-    quick = " A quick look: few rounds, generated data of a small size." if options.quick else ""
-    lead = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}: {', '.join(map(str, seeds))}.{quick}"
-    report = Report(title, lead, _differences(tasks), [], sections, {})
-    for section in sections:
-        print(f"\n{section.title}\n{section.tables[0].text()}")
+    told = ", ".join(map(str, seeds))
+    lead = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}: {told}."
+    if options.quick:
+        lead += " A quick look: few rounds, generated data of a small size."
+    report = Report(
+        title, lead, differences(source.task for source in known.values()), [], sections, {}
+    )
+    for each in sections:
+        print(f"\n{each.title}\n{each.tables[0].text()}\n{each.text}".rstrip())
+    for line in report.findings:
+        print(f"note: {line}")
     write_report(report, out / "report.html", options.files, options.formats)
 
 
-def _task(options: Namespace, sheet: Sheet, row: Row, known: dict[tuple[str, ...], Task]) -> Task:
+def _source(
+    options: Namespace, sheet: Sheet, row: Row, known: dict[tuple[str, ...], Source]
+) -> Source:
     """The task of a row; rows with the same options share it."""
     key = (sheet.task, *row.options)
     if key not in known:
-        small = sheet.quick[1] if options.quick and options.data_dir is None else options.scale
-        synthetic = options.synthetic or (options.quick and options.data_dir is None)
+        small = options.quick and options.data_dir is None
         given = Namespace(
             task=sheet.task,
-            synthetic=synthetic,
-            scale=small,
+            synthetic=options.synthetic or small,
+            scale=sheet.quick.scale if small and options.scale is None else options.scale,
             data_dir=options.data_dir,
             option=list(row.options),
         )
-        known[key] = named_task(given)
+        task = named_task(given)
+        known[key] = Source(task, Scorer(task), given)
     return known[key]
+
+
+def _length(options: Namespace, sheet: Sheet) -> tuple[int, int]:
+    """Rounds, and rounds from one evaluation to the next."""
+    if options.quick:
+        return sheet.quick.rounds, sheet.quick.eval_every
+    return sheet.rounds, sheet.eval_every
 
 
 def _run(
     options: Namespace,
     sheet: Sheet,
-    tasks: Sequence[Task],
+    sources: Sequence[Source],
     seeds: Sequence[int],
     out: Path,
-    jobs: int,
 ) -> list[list[Record]]:
     """The records of each row, seed by seed."""
-    rounds = sheet.quick[0] if options.quick else sheet.rounds
-    every = max(1, min(sheet.eval_every, rounds // 4))
-    found = []
-    told = False
-    progress = tuning.Progress(say, total=len(sheet.rows) * len(seeds), jobs=jobs)
-    scorers: dict[int, Scorer] = {}
-    for row, task in zip(sheet.rows, tasks, strict=True):
-        changes = [*row.changes, *_fitting(row, task)]
-        given = dict(pair("", change, "") for change in changes)
-        cell = grid.Cell(row.algorithm, given, settings_for(task, row.algorithm, changes))
+    rounds, every = _length(options, sheet)
+    jobs, rows = [], []
+    for row, source in zip(sheet.rows, sources, strict=True):
+        changes = [*row.changes, *_fitting(row, source.task)]
+        settings = settings_for(source.task, row.algorithm, changes)
         method = find_method(row.algorithm)
-        check_sampler(method.build(task, cell.settings), method.sampler(cell.settings, task))
-        scorer = scorers.setdefault(id(task), Scorer(task))
-        todo = [
-            (cell, seed, out / _slug(sheet.task) / f"{_slug(row.label)}-seed{seed}")
-            for seed in seeds
-        ]
-        if not told and not all((folder / "done.json").exists() for _, _, folder in todo):
-            _announce(sheet, task, cell, scorer, rounds, every, len(sheet.rows) * len(seeds), jobs)
-            told = True
-        plan = tuning.Plan(task, [row.algorithm], seeds, changes, [], rounds, every, out)
-        tuning.run_all(plan, todo, scorer, options.stop, progress, lambda cell, seed: {})
-        found.append([read(folder) for _, _, folder in todo])
-    return found
+        check_sampler(method.build(source.task, settings), method.sampler(settings, source.task))
+        rows.append((row, source, settings, changes))
+        for seed in seeds:
+            folder = out / slug(sheet.task) / f"{slug(row.label)}-seed{seed}"
+            about = command(source.options, row.algorithm, seed, rounds, every, changes)
+            given = (source, row.algorithm, settings, (rounds, every), seed, folder, about)
+            make = partial(_experiment, *given, options.stop)
+            jobs.append(tuning.Job(row.label, f"seed {seed}", folder, make))
+    cores = options.jobs or tuning.cores()
+    progress = tuning.Progress(Live(), len(jobs), jobs=cores, compares=False)
+    if not all((job.folder / "done.json").exists() for job in jobs):
+        source, settings = rows[-1][1], rows[-1][2]
+        _announce(sheet, source, rows[-1][0].algorithm, settings, (rounds, every), progress)
+    tuning.run_all(jobs, options.stop, progress)
+    found = [read(job.folder) for job in jobs]
+    return [found[start : start + len(seeds)] for start in range(0, len(found), len(seeds))]
+
+
+def _experiment(
+    source: Source,
+    algorithm: str,
+    settings: Settings,
+    length: tuple[int, int],
+    seed: int,
+    folder: Path | None,
+    about: Line,
+    stop: Stopping,
+) -> Experiment:
+    rounds, every = length
+    return Experiment(
+        source.task,
+        algorithm,
+        settings,
+        rounds,
+        seed,
+        every,
+        folder,
+        source.scorer,
+        stop=stop,
+        about=about,
+    )
 
 
 def _fitting(row: Row, task: Task) -> list[str]:
@@ -128,97 +176,31 @@ def _fitting(row: Row, task: Task) -> list[str]:
 
 def _announce(
     sheet: Sheet,
-    task: Task,
-    cell: grid.Cell,
-    scorer: Scorer,
-    rounds: int,
-    every: int,
-    runs: int,
-    jobs: int,
+    source: Source,
+    algorithm: str,
+    settings: Settings,
+    length: tuple[int, int],
+    progress: tuning.Progress,
 ) -> None:
-    """How long it will take, from a few rounds and one evaluation of the first row."""
-    run = Experiment(task, cell.algorithm, cell.settings, rounds, 0, every).start()
-    list(run.rounds(1))
-    scorer(run)
+    """How long it will take, from a few rounds and two evaluations of the last row, which is as
+    large as any."""
+    rounds, every = length
     begun = time.perf_counter()
-    list(run.rounds(RATHER_FEW))
+    run = _experiment(source, algorithm, settings, length, 0, None, {}, Stopping()).start()
+    list(run.rounds(1))
+    source.scorer(run)
+    started = time.perf_counter()
+    list(run.rounds(min(RATHER_FEW, rounds)))
+    run.wait()
     trained = time.perf_counter()
-    scorer(run)
-    each = (trained - begun) / RATHER_FEW * rounds + (time.perf_counter() - trained) * (
-        rounds / every
-    )
+    source.scorer(run)
+    measured = time.perf_counter()
+    each = started - begun + (trained - started) / min(RATHER_FEW, rounds) * rounds
+    each += (measured - trained) * (rounds / every)
     say(
-        f"{sheet.task}, {sheet.title}: {runs} runs of {rounds} rounds on {task.source}, about"
-        f" {minutes(runs * each / jobs)}"
+        f"{sheet.task}, {sheet.title}: {progress.total} runs of {rounds} rounds on"
+        f" {source.task.source}, about {minutes(progress.total * each / progress.jobs)}"
     )
-
-
-def _section(
-    options: Namespace, sheet: Sheet, tasks: Sequence[Task], records: Sequence[Sequence[Record]]
-) -> Section:
-    rows = [
-        [row.label, row.published, *_measured(sheet, task, runs)]
-        for row, task, runs in zip(sheet.rows, tasks, records, strict=True)
-    ]
-    names = ["rounds" if name == ROUNDS else figures.words(name) for name in sheet.figures]
-    head = ["", "published", *(f"measured {name}" for name in names)]
-    note = f"{sheet.task} on {tasks[0].source}. Several figures are several seeds."
-    table = Table(_slug(f"{sheet.task}-{sheet.title}"), sheet.title, head, rows, note, 2)
-    chosen = {
-        row.label: Chosen(row.label, 0, Cell(row.label, {}, runs), None)
-        for row, runs in zip(sheet.rows, records, strict=True)
-        if any(run.lines for run in runs)
-    }
-    return Section(f"{sheet.task}: {sheet.title}", "", [table], _pictures(sheet, tasks[0], chosen))
-
-
-def _pictures(sheet: Sheet, task: Task, chosen: Mapping[str, Chosen]) -> list[Picture]:
-    target = task.target.metric if task.target else None
-    figure = target if sheet.figures == (ROUNDS,) and target else sheet.figures[0]
-    name = _slug(f"{sheet.task}-{sheet.title}")
-    return [
-        figures.curves(chosen, figure, axis, f"{name}-{axis}")
-        for axis in ("rounds", "time")
-        if chosen
-    ]
-
-
-def _measured(sheet: Sheet, task: Task, runs: Sequence[Record]) -> list[str]:
-    found = []
-    for name in sheet.figures:
-        if name == ROUNDS:
-            assert task.target is not None
-            goal = task.target.metric, task.target.value, task.target.below
-            numbers = [rounds_to(run, *goal) for run in runs]
-            last = [run.lines[-1]["round"] if run.lines else 0 for run in runs]
-            cells = [
-                f"{end}+" if n is None else f"{n}" for n, end in zip(numbers, last, strict=True)
-            ]
-        else:
-            cells = [f"{run.lines[-1][name]:.4f}" if run.lines else "" for run in runs]
-        shown = [
-            "diverged" if run.diverged else cell for run, cell in zip(runs, cells, strict=True)
-        ]
-        found.append(", ".join(shown))
-    return found
-
-
-def _differences(tasks: Mapping[tuple[str, ...], Task]) -> list[str]:
-    """What was found on the real data before: where figures differ from the published ones, and
-    why."""
-    told = []
-    for (name, *_), task in tasks.items():
-        told += [f"{name}, {key}: {value}." for key, value in task.observed.items()]
-    return list(dict.fromkeys(told))
-
-
-def _slug(text: str) -> str:
-    """A name for files.
-
-    >>> _slug("FedSubAvg, K = 10")
-    'fedsubavg-k-10'
-    """
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
 def add_to(sub: Any) -> None:

@@ -1,18 +1,18 @@
 """The commands ``study`` and ``report``: many runs, and one page about them."""
 
 import argparse
-import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedslice.cli import grid, own, tuning
+from fedslice.cli import grid, tuning
 from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import find_method
 from fedslice.cli.checks import check_algorithms, check_study
 from fedslice.cli.folder import Line
 from fedslice.cli.printing import say
+from fedslice.cli.repeat import command
 from fedslice.cli.wanted import devices_of, free_folder, seeds_of, task_of, validated
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError, MissingDataError, nearest
@@ -51,7 +51,7 @@ def study(options: argparse.Namespace) -> None:
     check_algorithms(options.algorithms)
     check_study(options, axes)
     task = validated(task_of(options), options)
-    out = options.out or free_folder(Path("runs"), f"{task.name}-study")
+    out = options.out = options.out or free_folder(Path("runs"), f"{task.name}-study")
     plan = tuning.Plan(
         task,
         options.algorithms,
@@ -110,21 +110,6 @@ def write_report(found: Report, file: Path, folder: Path | None, kinds: list[str
 
 def _command(options: argparse.Namespace, cell: grid.Cell, seed: int) -> Line:
     """The command that repeats one cell."""
-    words = ["fedslice", "run", options.task]
-    if options.synthetic:
-        words.append("--synthetic")
-    for flag in ("devices", "data_dir", "data", "scale"):
-        if (value := getattr(options, flag)) not in (None, ""):
-            words += [f"--{flag.replace('_', '-')}", str(value)]
-    words += own.words(options)
-    for option in options.option:
-        words += ["--option", option]
-    if options.validation:
-        words += ["--validation", str(options.validation)]
-    if options.patience:
-        words += ["--patience", str(options.patience)]
-    words += ["--algorithm", cell.algorithm, "--seed", str(seed)]
-    words += ["--rounds", str(options.rounds), "--eval-every", str(options.eval_every)]
     plain = [text for text in options.set if ":" not in text.partition("=")[0]]
     named = [
         text.partition(":")[2]
@@ -133,9 +118,8 @@ def _command(options: argparse.Namespace, cell: grid.Cell, seed: int) -> Line:
     ]
     usable = [text for text in plain if text.partition("=")[0].strip() in cell.settings.values]
     given = [f"{key}={value}" for key, value in cell.given.items()]
-    for text in (*usable, *named, *given):
-        words += ["--set", text]
-    return {"command": shlex.join(words)}
+    times = options.rounds, options.eval_every
+    return command(options, cell.algorithm, seed, *times, [*usable, *named, *given])
 
 
 # -- a study in a file -----------------------------------------------------------------------------

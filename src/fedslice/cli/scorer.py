@@ -8,11 +8,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from fedslice.data.availability import participation
+from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.evaluation import clusters
+from fedslice.evaluation.by_group import ClientGroups, by_columns, by_size, by_turns
 from fedslice.evaluation.by_heat import HeatGroups, heat_groups
 from fedslice.evaluation.gain import Gain, Personal
 from fedslice.evaluation.kept_models import Kept
+from fedslice.evaluation.ranking import Recommending
 from fedslice.evaluation.scores import Evaluator, Scores
 from fedslice.heat import Heat
 from fedslice.simulation.checkpoint import fingerprint
@@ -25,6 +29,7 @@ TRAIN_SAMPLE = (
 TRAIN_CLIENTS = 200  # training clients that rebuild their local leaves to be measured
 TENTHS = tuple(place / 10 for place in range(1, 10))
 TEST, VALIDATION = "test", "validation"
+EVEN = ("uniform", "poisson", "full", "weighted", "cyclic")  # samplers that ask all clients alike
 
 
 class Scorer:
@@ -35,6 +40,8 @@ class Scorer:
         self.task = task
         # by run, for runs may be measured side by side
         self.judges: WeakKeyDictionary[Run, dict[str, Callable[[], Gain]]] = WeakKeyDictionary()
+        self.popular: dict[str, float] = {}
+        self._known_groups: tuple[ClientGroups, dict[str, ClientGroups]] | None = None
         self.held_out = {TEST: task.test} | (
             {} if task.validation is None else {VALIDATION: task.validation}
         )
@@ -84,6 +91,11 @@ class Scorer:
         known = found.get(VALIDATION, {})
         return figures | {f"{VALIDATION}_{name}": value for name, value in known.items()}
 
+    def baseline(self) -> dict[str, float]:
+        """Test figures of what needs no training; how popular films would do is known once a run
+        was measured."""
+        return {**self.task.baseline, **self.popular}
+
     def _gains(self, run: Run) -> dict[str, Gain]:
         """Where clients have models of their own: what those are worth on each set."""
         client = run.algorithm.client
@@ -123,7 +135,28 @@ class Scorer:
                 "value": target.value,
                 "below": target.below,
             }
+        people = self.task.test if gains else self.evaluators[TEST].population
+        sizes, columns = self._client_groups(people)
+        found["by_size"] = _by_group(sizes, scores)
+        found["by_group"] = {name: _by_group(each, scores) for name, each in columns.items()}
+        found |= self._turns(run, people, scores)
         return {"more": sorted(scores.more), "clients": _by_client(scores), **found}
+
+    def _turns(self, run: Run, people: Population, scores: Scores) -> dict[str, Any]:
+        """Who took part how often, and what that did to the clients' figures, where not all can be
+        asked alike."""
+        if run.sampler.kind in EVEN or len(run.population) != len(self.task.train):
+            return {}
+        times, told = participation(run.cohort, len(run.population), run.round)
+        groups = by_turns(people, self.task.train, times)
+        shown = {} if groups is None else {"by_turns": _by_group(groups, scores)}
+        return {"participation": told, **shown}
+
+    def _client_groups(self, people: Population) -> tuple[ClientGroups, dict[str, ClientGroups]]:
+        """The clients of the test set by size and by what the data tell of them."""
+        if self._known_groups is None:
+            self._known_groups = by_size(people, self.task.train), by_columns(people)
+        return self._known_groups
 
     @cached_property
     def _heat(self) -> Heat | None:
@@ -177,18 +210,25 @@ class Scorer:
         split = self.task.settings.get("split", "half")
         known = Personal(some, adaptation, split=split)
 
-        def unseen(judge: Personal, clients: int) -> Callable[[], Gain]:
+        def unseen(data: Population) -> Callable[[], Gain]:
+            clients, catalogue = len(data), self.task.catalogue
+            judge = Personal(data, adaptation, split=split, leaves=catalogue is not None)
+
             def draw() -> np.ndarray | None:
                 most = self.task.judged
                 if most is None:
                     return None
                 return np.random.default_rng(run.round).permutation(clients)[:most]
 
+            if catalogue is not None:
+                whole = Recommending(judge, catalogue, train)
+                if data is self.task.test:
+                    self.popular = whole.popular()
+                return lambda: whole(run, clients=draw())
             return lambda: judge(run.params(judge.ids()), clients=draw())
 
         return {"train": lambda: known(run.params(known.ids()))} | {
-            name: unseen(Personal(data, adaptation, split=split), len(data))
-            for name, data in self.held_out.items()
+            name: unseen(data) for name, data in self.held_out.items()
         }
 
 
@@ -202,6 +242,14 @@ def _by_client(scores: Scores) -> dict[str, Any]:
             spread = scores._replace(clients={name: known}).spread(name)
             found[name] = {**spread, "clients": len(known), "percentiles": shares.tolist()}
     return found
+
+
+def _by_group(groups: ClientGroups, scores: Scores) -> dict[str, Any]:
+    return {
+        "names": list(groups.names),
+        "clients": groups.sizes.tolist(),
+        "figures": groups.means(scores),
+    }
 
 
 def _by_heat(groups: HeatGroups, scores: Scores) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import ALGORITHMS, settings_for
 from fedslice.cli.checks import check_run
-from fedslice.cli.experiment import BEST, Experiment, shares
+from fedslice.cli.clock import shares
+from fedslice.cli.experiment import BEST, Experiment
 from fedslice.cli.folder import Line
 from fedslice.cli.printing import folded, print_json, print_line, say
 from fedslice.cli.settings import Settings

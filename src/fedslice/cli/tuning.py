@@ -7,16 +7,19 @@ algorithms, values or seeds is started with the same command.
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from fedslice.cli import grid
 from fedslice.cli.experiment import Experiment
 from fedslice.cli.folder import Line
+from fedslice.cli.live import Live
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.text import minutes
@@ -52,28 +55,48 @@ class Plan(NamedTuple):
 
 @dataclass
 class Progress:
-    """What is running, what was best so far, how long the rest will take; ``tell`` gets a line for
-    every cell that ends."""
+    """What is running, what was best so far, how long the rest will take: on a terminal at its
+    foot, and a line for every cell that ends."""
 
-    tell: Callable[[str], None]
+    live: Live
     total: int = 0
     done: int = 0
     spent: float = 0.0  # seconds of cells that were run here
     ran: int = 0
     jobs: int = 1
     best: dict[str, tuple[float, str]] = field(default_factory=dict)
+    compares: bool = True  # whether the best so far is of interest
+    running: dict[tuple[str, str], int] = field(default_factory=dict)  # the round of each
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def at(self, job: "Job", number: int) -> None:
+        """A run has come to this round."""
+        with self.lock:
+            self.running[job.name, job.cell] = number
+            self._show()
+
+    def _show(self) -> None:
+        rows = [f"  running  {name} {cell}, round {n}" for (name, cell), n in self.running.items()]
+        if self.compares:
+            rows += [f"  best     {n} {c}: {value:.4f}" for n, (value, c) in self.best.items()]
+        left = f"  {self.done} of {self.total} have ended{self._left()}"
+        self.live.show([*rows, left] if self.done < self.total else [])
 
     def ended(self, name: str, cell: str, words: str, judged: tuple[Judge, float] | None) -> None:
         """One more cell has ended."""
         self.done += 1
+        with self.lock:
+            self.running.pop((name, cell), None)
         if judged is not None:
             judge, value = judged
             before = self.best.get(name, (math.nan, ""))
             if judge.better(value, before[0]):
                 self.best[name] = (value, cell)
-        best = self.best.get(name)
+        best = self.best.get(name) if self.compares else None
         so_far = f"; best so far {best[0]:.4f} ({best[1]})" if best else ""
-        self.tell(f"[{self.done}/{self.total}{self._left()}] {name} {cell}: {words}{so_far}")
+        self.live.tell(f"[{self.done}/{self.total}{self._left()}] {name} {cell}: {words}{so_far}")
+        with self.lock:
+            self._show()
 
     def _left(self) -> str:
         if not self.ran or self.done == self.total:
@@ -89,7 +112,7 @@ def run(
     folder tells of its command."""
     axes = list(plan.axes)
     scorer = Scorer(plan.task)
-    progress = Progress(tell, jobs=jobs)
+    progress = Progress(Live(), jobs=jobs)
     records: dict[Path, Record] = {}
     for again in range(GROWS + 1):
         cells = grid.cells(plan.task, plan.algorithms, plan.changes, axes)
@@ -100,7 +123,16 @@ def run(
             if (folder := place(plan.out, cell, seed)) not in records
         ]
         progress.total += len(todo)
-        run_all(plan, todo, scorer, stop, progress, about)
+        jobs_of = [
+            Job(
+                cell.algorithm,
+                f"{cell.name} seed {seed}",
+                folder,
+                partial(_experiment, plan, cell, seed, folder, scorer, stop, about(cell, seed)),
+            )
+            for cell, seed, folder in todo
+        ]
+        run_all(jobs_of, stop, progress, plan.figure)
         records |= {folder: read(folder) for _, _, folder in todo}
         if not plan.extend or again == GROWS:
             break
@@ -111,6 +143,31 @@ def run(
         tell(f"the best values lie at the grid's edge: trying {_news(axes, grown)}, too")
         axes = grown
     return list(records.values())
+
+
+def _experiment(
+    plan: Plan,
+    cell: grid.Cell,
+    seed: int,
+    folder: Path,
+    scorer: Scorer,
+    stop: Stopping,
+    about: Line,
+) -> Experiment:
+    return Experiment(
+        plan.task,
+        cell.algorithm,
+        cell.settings,
+        plan.rounds,
+        seed,
+        plan.eval_every,
+        folder,
+        scorer,
+        stop=stop,
+        about=about,
+        patience=plan.patience,
+        devices=plan.devices,
+    )
 
 
 def place(out: Path, cell: grid.Cell, seed: int) -> Path:
@@ -127,72 +184,62 @@ def _news(before: Sequence[grid.Axis], after: Sequence[grid.Axis]) -> str:
     return "; ".join(added)
 
 
-def run_all(
-    plan: Plan,
-    todo: Sequence[tuple[grid.Cell, int, Path]],
-    scorer: Scorer,
-    stop: Stopping,
-    progress: Progress,
-    about: About,
-) -> None:
-    """Cells side by side; a signal lets those that run save first."""
+class Job(NamedTuple):
+    """A run of a study that may have ended before; ``name`` and ``cell`` are what a person reads of
+    it.  ``make`` makes it, so that what a run holds goes with it."""
 
-    def one(cell: grid.Cell, seed: int, folder: Path) -> tuple[str, float, Record]:
+    name: str
+    cell: str
+    folder: Path
+    make: Callable[[], Experiment]
+
+
+def run_all(
+    jobs: Sequence[Job], stop: Stopping, progress: Progress, figure: str | None = None
+) -> None:
+    """Runs side by side; a signal lets those that are under way save first."""
+
+    def one(job: Job) -> tuple[str, float, Record]:
         begun = time.perf_counter()
         stop.check()
-        experiment = Experiment(
-            plan.task,
-            cell.algorithm,
-            cell.settings,
-            plan.rounds,
-            seed,
-            plan.eval_every,
-            folder,
-            scorer,
-            stop=stop,
-            about=about(cell, seed),
-            patience=plan.patience,
-            devices=plan.devices,
-        )
+        experiment = job.make()
         if experiment.ended():
-            return "ended before", 0.0, read(folder)
+            return "ended before", 0.0, read(job.folder)
+        progress.at(job, 0)
+        experiment.emit = lambda line: progress.at(job, line["round"]) if "round" in line else None
         try:
             experiment.execute()
             words = ""
         except DivergedError:
             words = "diverged"
-        return words, time.perf_counter() - begun, read(folder)
+        return words, time.perf_counter() - begun, read(job.folder)
 
     with stop.patient(), ThreadPoolExecutor(progress.jobs) as pool:
-        waiting = {pool.submit(one, *each): each for each in todo}
+        waiting = {pool.submit(one, job): job for job in jobs}
         try:
             for future in as_completed(waiting):
-                cell, seed, _ = waiting[future]
                 words, seconds, record = future.result()
                 progress.spent += seconds
                 progress.ran += seconds > 0
-                _tell(progress, plan, cell, seed, words, record)
+                _tell(progress, waiting[future], words, record, figure)
         except BaseException:
+            progress.live.show([])
             for future in waiting:
                 future.cancel()
             raise
 
 
-def _tell(
-    progress: Progress, plan: Plan, cell: grid.Cell, seed: int, words: str, record: Record
-) -> None:
-    name = f"{cell.name} seed {seed}"
+def _tell(progress: Progress, job: Job, words: str, record: Record, figure: str | None) -> None:
     if record.diverged or not record.lines:
-        progress.ended(cell.algorithm, name, words or "diverged", None)
+        progress.ended(job.name, job.cell, words or "diverged", None)
         return
     last = record.lines[-1]
-    figure = plan.figure or ("validation_loss" if "validation_loss" in last else "train_loss")
+    figure = figure or ("validation_loss" if "validation_loss" in last else "train_loss")
     value = float(last.get(figure, math.nan))
     more = figure.removeprefix("validation_") in record.evaluation.get("more", ())
     text = f"{figure.replace('_', ' ')} {value:.4f}"
-    progress.ended(
-        cell.algorithm, name, f"{text}, {words}" if words else text, (Judge(figure, more), value)
-    )
+    told = f"{text}, {words}" if words else text
+    progress.ended(job.name, job.cell, told, (Judge(figure, more), value))
 
 
 def cores() -> int:

@@ -7,7 +7,7 @@ fine-tuning.  Before adapting, local leaves are as drawn: a model that has any i
 nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -36,6 +36,9 @@ NO_QUERY = "no client has a query example to be judged by: use another split"
 class Gain(NamedTuple):
     """Figures on the clients' query examples ``before`` and ``after`` they adapted.
 
+    ``local`` are the local leaves that each client then had, where they were asked for, and
+    ``moved`` says whether any of them changed other leaves.
+
     >>> losses = [4.0, 2.0, 1.0, np.nan], [1.0, 1.0, 2.0, np.nan]
     >>> one, two = (Scores({}, {"loss": np.array(loss)}) for loss in losses)
     >>> Gain(one, two).clients("loss").tolist(), Gain(one, two).spread("loss")["share"]
@@ -44,6 +47,8 @@ class Gain(NamedTuple):
 
     before: Scores
     after: Scores
+    local: Mapping[str, np.ndarray] = {}
+    moved: bool = False
 
     def __str__(self) -> str:
         return "; ".join(
@@ -95,7 +100,8 @@ class Personal:
     any parameters.
 
     ``support`` is the most examples a client may adapt on; its query examples stay the same.  The
-    split is the adaptation's own unless given, and ``"half"`` for one that was made without.
+    split is the adaptation's own unless given, and ``"half"`` for one that was made without.  With
+    ``leaves`` it also gives the clients' local leaves.
     """
 
     def __init__(
@@ -107,14 +113,16 @@ class Personal:
         support: int | None = None,
         seed: int = 0,
         engine: str = "auto",
+        leaves: bool = False,
     ) -> None:
+        self.leaves = leaves
         self.adaptation, self.model, self.population = adaptation, adaptation.model, population
         own = adaptation.work.split if adaptation.work.part == "support" else "half"
         chosen = own if split is None else split
         check(chosen)
         if support is not None and support < 0:
             raise InputError(f"support={support} must not be negative")
-        part = assign(population, chosen, support)
+        self.part = part = assign(population, chosen, support)
         works = [adaptation.work, Work(epochs=1, batch=SCORED)]
         halves = [
             w._replace(part=p, split=lambda _: part)
@@ -141,16 +149,19 @@ class Personal:
     ) -> Gain:
         """Judge ``params``, whose tables hold the rows :meth:`ids`; adapting stops after ``steps``
         steps.  With ``clients``, by number, only these are judged."""
-        owners, found = self._found(params, steps, clients)
+        owners, found, local = self._found(params, steps, clients)
         size = len(self.population)
-        return Gain(
-            *(tally(self.model, [part[when] for part in found], owners, size) for when in (0, 1))
+        before, after = (
+            tally(self.model, [part[when] for part in found], owners, size) for when in (0, 1)
         )
+        if not self.leaves or not local:
+            return Gain(before, after)
+        return Gain(before, after, *_each(local, size))
 
     def numbers(self, params: Params) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """``model.measure`` of every query example before and after, client by client: of each
         figure a pair, [2, examples]."""
-        _, found = self._found(params, None, None)
+        _, found, _ = self._found(params, None, None)
         before, after = (
             {name: joined([part[when] for part in found], name) for name in self.model.figures}
             for when in (0, 1)
@@ -159,19 +170,22 @@ class Personal:
 
     def _found(
         self, params: Params, steps: int | None, clients: np.ndarray | None
-    ) -> tuple[np.ndarray, list[tuple[Any, Any]]]:
-        """The owners of the query examples, and their numbers, in parts."""
+    ) -> tuple[np.ndarray, list[tuple[Any, Any]], list[tuple[np.ndarray, Any]]]:
+        """The owners of the query examples, and their numbers, in parts; and which clients have
+        which local leaves after adapting."""
         if steps is not None and steps < 0:
             raise InputError(f"steps={steps} must not be negative")
         own = [np.zeros(0, np.int64)]
         found: list[tuple[Any, Any]] = []
-        for plan, numbers in self._results(
+        local: list[tuple[np.ndarray, Any]] = []
+        for plan, (numbers, leaves) in self._results(
             params, steps, self.cohorts if clients is None else self._cohorts(clients)
         ):
             real = plan.own.phases[1].real
             own.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
-        return np.concatenate(own), found
+            local.append((plan.own.place, leaves))
+        return np.concatenate(own), found, local
 
     def _cohorts(self, clients: np.ndarray) -> list[np.ndarray]:
         """Those of the clients who have query examples, in groups that adapt side by side."""
@@ -217,13 +231,34 @@ class Personal:
         return jax.vmap(one)(stacked) if self.mode == "vmap" else jax.lax.map(one, stacked)
 
     def _client(self, params: Params, support: Phase, query: Phase, key: Key) -> Any:
-        """The numbers of one client's query examples before and after."""
+        """The numbers of one client's query examples before and after; its local leaves, and
+        whether it changed others."""
         before = {**params, **self.model.fresh(key)}
         after = _adapt(self.adaptation, params, support, key)
         measure = self.model.measure
-        return jax.lax.map(
+        numbers = jax.lax.map(
             lambda batch: (measure(before, batch), measure(after, batch)), query.batches
         )
+        if not self.leaves:
+            return numbers, ()
+        kept = [jnp.all(after[name] == leaf) for name, leaf in params.items()]
+        moved = ~jnp.all(jnp.stack(kept)) if kept else jnp.zeros((), bool)
+        return numbers, ({name: after[name] for name in self.model.local}, moved)
+
+
+def _each(
+    parts: Sequence[tuple[np.ndarray, Any]], clients: int
+) -> tuple[dict[str, np.ndarray], bool]:
+    """Local leaves by client, zeros where one was not judged; whether any changed other leaves."""
+    found: dict[str, np.ndarray] = {}
+    moved = False
+    for place, (leaves, others) in parts:
+        real = place < clients
+        moved |= bool(np.asarray(others)[real].any())
+        for name, leaf in leaves.items():
+            known = found.setdefault(name, np.zeros((clients, *leaf.shape[1:]), np.float32))
+            known[place[real]] = np.asarray(leaf)[real]
+    return found, moved
 
 
 def adapted(

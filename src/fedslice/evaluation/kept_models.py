@@ -82,9 +82,10 @@ class Kept:
             owners.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
             found.append(jax.tree.map(lambda x, real=real: np.asarray(x)[real], numbers))
         own, clients = np.concatenate(owners), len(self.population)
-        return Gain(
-            *(tally(self.model, [part[when] for part in found], own, clients) for when in (0, 1))
+        before, after = (
+            tally(self.model, [part[when] for part in found], own, clients) for when in (0, 1)
         )
+        return Gain(before, after)
 
     def _rows(self, plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Where each client's rows stand in ``params`` and, if it keeps them, in the memory."""

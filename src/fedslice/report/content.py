@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from fedslice.report import sections as show
 from fedslice.report.findings import findings, warnings
+from fedslice.report.people import clients
 from fedslice.report.picture import Picture
 from fedslice.report.records import Record
 from fedslice.report.sections import Section
@@ -21,6 +22,11 @@ class Report(NamedTuple):
     warnings: Sequence[str]
     sections: Sequence[Section]
     repeat: Mapping[str, str]
+
+    def _repr_html_(self) -> str:
+        from fedslice.report.page import notebook  # which draws reports
+
+        return notebook(self)
 
     @property
     def tables(self) -> list[Table]:
@@ -48,7 +54,7 @@ def content(records: Sequence[Record], figure: str | None = None) -> Report:
         show.curves(known),
         show.tuning(known),
         show.heat(known),
-        show.clients(known),
+        clients(known),
         show.privacy(known),
         show.runs(known),
     ]

@@ -263,7 +263,7 @@ def heat_histogram(heat: Mapping[str, Any]) -> Picture:
 def bars(
     values: Mapping[str, tuple[float, bool]], label: str, name: str, title: str, caption: str
 ) -> Picture:
-    """One bar an algorithm; a value that was not reached is hatched."""
+    """One bar an algorithm; a value that was not reached is pale."""
 
     def draw(axes: Any) -> None:
         places = np.arange(len(values))[::-1]
@@ -275,7 +275,6 @@ def bars(
                 value,
                 color=COLOURS[number % 8],
                 alpha=1.0 if reached else 0.35,
-                hatch=None if reached else "///",
                 edgecolor=COLOURS[number % 8],
                 linewidth=0.8,
             )

@@ -55,6 +55,14 @@ def page(report: Report) -> str:
 """
 
 
+def notebook(report: Report) -> str:
+    """The page as a frame of its own inside a notebook's."""
+    return (
+        f'<iframe srcdoc="{html.escape(page(report), quote=True)}" width="100%" height="720"'
+        ' style="border: 0"></iframe>'
+    )
+
+
 def _list(kind: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""

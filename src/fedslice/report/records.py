@@ -51,9 +51,11 @@ class Record(NamedTuple):
         return str(self.done.get("diverged", ""))
 
     def at(self, budget: int) -> Line | None:
-        """The line of the last evaluation within so many rounds; None if it diverged before."""
+        """The line of the last evaluation within so many rounds; None if it diverged before, or has
+        not come so far for another reason than patience."""
         within = [line for line in self.lines if line["round"] <= budget]
-        if not within or (self.diverged and self.lines[-1]["round"] < budget):
+        early = self.lines and self.lines[-1]["round"] < budget and not self.done.get("stopped")
+        if not within or early:
             return None
         return within[-1]
 

@@ -8,7 +8,7 @@ from fedslice.report import figures as draw
 from fedslice.report.picture import Picture
 from fedslice.report.records import Cell
 from fedslice.report.selection import Judge, over_seeds
-from fedslice.report.study import Study, rounds_of, target_of
+from fedslice.report.study import TEST_LOSS, Study, rounds_of, target_of
 from fedslice.report.tables import Table
 from fedslice.report.words import aim, cell_text, given, plus_minus, words
 
@@ -66,7 +66,7 @@ def _by_budget(known: Study) -> Table:
         values.append([mean for mean, _ in found])
     best = frozenset(
         (row, column + 1)
-        for row, column in _columns(values, [known.judge.more] * len(known.budgets))
+        for row, column in columns_best(values, [known.judge.more] * len(known.budgets))
     )
     title = f"{words(known.judge.figure, first=True)} by budget"
     note = "For each budget the best cell is chosen anew."
@@ -80,7 +80,7 @@ def _rounds_picture(known: Study, target: Mapping[str, Any]) -> Picture:
         met = [number for number in found if number is not None]
         all_met = len(met) == len(found)
         values[name] = (sum(met) / len(met) if all_met else known.budgets[-1], all_met)
-    caption = "Mean over seeds; hatched: not reached by all seeds within the budget."
+    caption = "Mean over seeds; pale: not reached by all seeds within the budget."
     return draw.bars(values, "rounds", "rounds-to-target", f"Rounds to {aim(target)}", caption)
 
 
@@ -141,12 +141,16 @@ def heat(known: Study) -> Section:
     return Section("Cold and hot", text, [heat_table(thirds)], pictures)
 
 
+def _span(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low}–{high}"
+
+
 def heat_table(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     """The loss of cold, warm and hot examples, for the runs of each algorithm."""
     known = {name: each for name, each in measured.items() if each}
     groups = next(iter(known.values()))[0]
     labels = [
-        name if name == "unseen" else f"{name} ({low}–{high} clients)"
+        name if name == "unseen" else f"{name} ({_span(low, high)} clients)"
         for name, (low, high) in zip(groups["names"], groups["spans"], strict=True)
     ]
     rows, values = [], []
@@ -155,39 +159,12 @@ def heat_table(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         means = [sum(some) / len(some) for some in losses]
         rows.append([name, *(f"{mean:.4f}" for mean in means)])
         values.append(means)
-    best = frozenset((r, c + 1) for r, c in _columns(values, [False] * len(labels)))
+    best = frozenset((r, c + 1) for r, c in columns_best(values, [False] * len(labels)))
     note = (
         "Mean test loss of the examples whose coldest row is held by so many training clients:"
         " thirds of the test set, and examples with a row that no training client holds."
     )
     return Table("by-heat", "Held-out loss by heat", ["algorithm", *labels], rows, note, 1, best)
-
-
-def clients(known: Study) -> Section:
-    """The spread over clients."""
-    names = list(
-        dict.fromkeys(
-            figure for record in known.records for figure in record.evaluation.get("clients", {})
-        )
-    )
-    tables, pictures = [], []
-    for figure in names:
-        rows = []
-        for name, one in known.final.items():
-            each = [
-                run.evaluation["clients"][figure]
-                for run in one.best.runs
-                if figure in run.evaluation.get("clients", {})
-            ]
-            if each:
-                keys = ("mean", "worst", "p10", "median", "p90")
-                rows.append([name, *(f"{sum(e[k] for e in each) / len(each):.4f}" for k in keys)])
-        head = ["algorithm", "mean", "worst client", "10 %", "median", "90 %"]
-        title = f"{words(figure, first=True)} over clients"
-        tables.append(Table(f"clients-{figure}", title, head, rows, "Mean over seeds.", 1))
-        picture = draw.by_client(known.final, figure)
-        pictures += [picture] if picture else []
-    return Section("Client by client", "", tables, pictures)
 
 
 def privacy(known: Study) -> Section:
@@ -211,7 +188,8 @@ def runs(known: Study) -> Section:
         state = "diverged" if record.diverged else f"{last} rounds"
         shown = ", ".join(f"{name} {number}" for name, number in versions.items())
         about = record.about.get("data", {})
-        rows.append([str(record.folder), state, cell_text(about.get("hash", ""))[:12], shown])
+        data = cell_text(about.get("hash", ""))[:12]
+        rows.append([str(record.folder), state, data, record.about.get("commit", ""), shown])
     settings = [
         [
             name,
@@ -221,21 +199,12 @@ def runs(known: Study) -> Section:
         ]
         for name, one in known.final.items()
     ]
-    return Section(
-        "Runs",
-        "",
-        [
-            Table(
-                "settings",
-                "Settings of the chosen cells",
-                ["algorithm", "ran with"],
-                settings,
-                "",
-                2,
-            ),
-            Table("runs", "Every run", ["folder", "state", "data", "versions"], rows, "", 4),
-        ],
+    chosen = Table(
+        "settings", "Settings of the chosen cells", ["algorithm", "ran with"], settings, "", 2
     )
+    head = ["folder", "state", "data", "commit", "versions"]
+    note = "Data: the first digits of a hash. Commit: of the repository that it was run in."
+    return Section("Runs", "", [chosen, Table("runs", "Every run", head, rows, note, 5)])
 
 
 def _reached(found: Sequence[int | None], budget: int) -> str:
@@ -257,6 +226,8 @@ def _baseline(known: Study, shown: Sequence[str], target: bool) -> list[list[str
     }
     if not given:
         return []
+    loss = next((given[name] for name in given if name == "loss" or known.is_loss(name)), None)
+    given |= {} if loss is None else {TEST_LOSS: loss}
     cells_of = [f"{given[name]:.4f}" if name in given else "" for name in shown]
     return [["baseline", "no training", "", *([""] if target else []), *cells_of, ""]]
 
@@ -267,11 +238,11 @@ def _best(
     """Places in the table of results of the best of each column of figures."""
     skip = 1 if target else 0
     return frozenset(
-        (row, 2 if column == 0 else 2 + column + skip) for row, column in _columns(values, more)
+        (row, 2 if column == 0 else 2 + column + skip) for row, column in columns_best(values, more)
     )
 
 
-def _columns(values: Sequence[Sequence[float]], more: Sequence[bool]) -> list[tuple[int, int]]:
+def columns_best(values: Sequence[Sequence[float]], more: Sequence[bool]) -> list[tuple[int, int]]:
     """(row, column) of the best of each column; none where there is nothing to compare."""
     if len(values) < 2:
         return []

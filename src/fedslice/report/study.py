@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedslice.errors import InputError
 from fedslice.report.records import Cell, Record, cells, check_alike, figures
 from fedslice.report.selection import Chosen, Judge, budgets, choose, judge_of, rounds_to
+
+TEST_LOSS = "test_loss"
 
 
 class Study(NamedTuple):
@@ -23,13 +26,18 @@ class Study(NamedTuple):
 
     @property
     def shown(self) -> list[str]:
-        """The figures of the test set, the loss first."""
-        last = self.records[0].lines[-1]
-        return [
+        """The figures of the test set, the loss first; none that is the loss by another name."""
+        names = [
             name
-            for name in figures(last)
+            for name in figures(self.records[0].lines[-1])
             if name != "train_loss" and not name.startswith(("validation_", "gain_"))
         ]
+        return [name for name in names if name == TEST_LOSS or not self.is_loss(name)]
+
+    def is_loss(self, name: str) -> bool:
+        """Whether a figure is the test loss by another name."""
+        lines = [line for record in self.records for line in record.lines]
+        return all(line.get(name, 0) == line.get(TEST_LOSS, 1) for line in lines)
 
 
 def study(records: Sequence[Record], figure: str | None = None) -> Study:
@@ -38,9 +46,11 @@ def study(records: Sequence[Record], figure: str | None = None) -> Study:
     measured = [record for record in records if record.lines]
     judge, limits = judge_of(measured, figure), budgets(measured)
     groups = cells(measured)
-    return Study(
-        measured, groups, judge, limits, {limit: choose(groups, judge, limit) for limit in limits}
-    )
+    chosen = {limit: choose(groups, judge, limit) for limit in limits}
+    limits = [limit for limit in limits if chosen[limit]]
+    if not limits:
+        raise InputError("no cell has come far enough with all its seeds: let them train first")
+    return Study(measured, groups, judge, limits, chosen)
 
 
 def target_of(known: Study) -> Mapping[str, Any] | None:

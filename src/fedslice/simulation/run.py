@@ -4,6 +4,7 @@ A run is a pure function of its parts and its seed.  The host plans a block of r
 device computes the block before it, and reports are read only when somebody looks, so nothing waits
 for anything."""
 
+import html
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
 from fedslice.simulation.ahead import Ahead
 from fedslice.simulation.counting import Counter
+from fedslice.simulation.history import History
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
 from fedslice.types import Algorithm, Key, Params, PyTree
@@ -43,6 +45,7 @@ LAG = 8  # rounds, or one block, that may be under way before the oldest one's r
 BLOCK = 1 << 21  # bytes of the plans of a block: what a cache holds,
 LONGEST = 16  # and the most rounds of one, so that a run that goes wrong is soon stopped
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
+LAST = 5  # rounds that a notebook shows
 WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 
 
@@ -79,6 +82,7 @@ class Run:
         self.first_loss: float | None = None
         self.high = 0  # rounds in a row whose loss was far too high
         self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
+        self._history = History()
         self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
         self.eligible = np.flatnonzero(population.counts)
         self._most = algorithm.most
@@ -257,6 +261,23 @@ class Run:
             self._check(self._pending.popleft())
 
     @property
+    def history(self) -> Any:
+        """A pandas DataFrame with a row for each round that was computed here: clients, examples,
+        bytes, loss, clients that failed, the update's norm.  One that was restored begins with the
+        rounds after that."""
+        self.wait()
+        return self._history.frame()
+
+    def __repr__(self) -> str:
+        people = f"{len(self.population):,} clients, {self.population.examples:,} examples"
+        return f"<Run: {self.algorithm.name}, {self.round:,} rounds, {people}, seed {self.seed}>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what it is, and its last rounds."""
+        self.wait()
+        return f"<p>{html.escape(repr(self))}</p>{self._history.table(LAST)}"
+
+    @property
     def totals(self) -> dict[str, int]:
         """Examples and bytes of all rounds so far."""
         while self._uncounted:
@@ -312,6 +333,7 @@ class Run:
         loss, start, failed, norm = np.asarray(report.figures.values).tolist()
         if self._uncounted and self._uncounted[0] is report:
             self._count()
+        self._history.add(report, [loss, start, failed, norm])
         if self.first_loss is None and failed < report.clients:
             self.first_loss = start
         too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
@@ -372,6 +394,7 @@ class Run:
         self.round, self.first_loss = where["round"], where["first_loss"]
         self._totals = dict(where["totals"])
         self._uncounted.clear()
+        self._history = History()
         self.planner.capacity = dict(where["capacity"])
         self._pending.clear()  # rounds under way are of another life
         self.high = where["high"]

@@ -9,6 +9,7 @@ import numpy as np
 from fedslice.data.features import Features
 from fedslice.data.population import Population
 from fedslice.errors import InputError
+from fedslice.evaluation.ranking import Catalogue
 from fedslice.model import Model
 from fedslice.types import Adaptation
 
@@ -64,6 +65,7 @@ class Task:
     # test figures of what needs no training
     baseline: Mapping[str, float] = field(default_factory=dict)
     validation: Population | None = None
+    catalogue: Catalogue | None = None  # what is ranked for clients who rebuild their leaves
     in_order: bool = (
         False  # a client's examples are in the order of time, those of its test set later
     )

@@ -16,6 +16,7 @@ import optax
 from fedslice.client import reconstruction
 from fedslice.data.population import Population
 from fedslice.errors import InputError
+from fedslice.evaluation.ranking import Catalogue
 from fedslice.models.factorisation import factorisation
 from fedslice.tasks.base import Task, Workload
 from fedslice.tasks.generators.ratings import synthetic as generate
@@ -25,6 +26,7 @@ from fedslice.types import Work
 
 NAME = "movielens-mf"
 MOST = 300
+LIKED = 4.0  # stars from which a film is one to recommend
 SETTINGS = {"cohort": 100, "steps": 50, "batch": 5, "weights": "examples"}
 LEARNING_RATES = {"fedrecon": 0.5, "": 0.1}  # plain FedAvg diverges at 0.5
 PUBLISHED = {
@@ -127,7 +129,29 @@ def _task(ratings: Ratings, source: str, split: str, part: str, local: bool, jud
         adaptation=rebuilt,
         observed=OBSERVED,
         judged=judged or None,
+        baseline=baseline(train, test, stars),
+        catalogue=films(len(ratings.titles)) if local else None,
     )
+
+
+def films(count: int) -> Catalogue:
+    """All films, ranked for a user by u . q; good are those of four stars or more."""
+    return Catalogue(
+        lambda params: params["item"] @ params["user"], count, "movie", "rating", LIKED
+    )
+
+
+def baseline(train: Population, test: Population, stars: float) -> dict[str, float]:
+    """The figures of one rating for all: the mean of the training data.
+
+    >>> one, two = (Population.from_arrays([0, 0], rating=r) for r in ([3.0, 5.0], [4.0, 2.0]))
+    >>> baseline(one, two, 1.0)
+    {'loss': 2.0, 'rmse': 1.4142135623730951, 'accuracy': 0.5}
+    """
+    mean, given = float(train.columns["rating"].mean()), test.columns["rating"]
+    loss = float(np.mean((given - mean) ** 2))
+    right = float(np.mean(given == round(mean / stars) * stars))
+    return {"loss": loss, "rmse": float(np.sqrt(loss)), "accuracy": right}
 
 
 def divide(people: Population, split: str, part: str) -> tuple[Population, Population]:
