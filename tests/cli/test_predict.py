@@ -127,6 +127,7 @@ def test_settings_are_checked_before_the_data(
         (["run", "lr", *own, "--rounds", "0"], "--rounds"),
         (["run", "lr", *own, "--numbers", "price:much"], "standard, buckets"),
         (["run", "fm", *own, "--option", "dimension=0"], "dimension"),
+        (["run", "fm", *own, "--test", "1.5"], "held out shares of 1.5"),
         (["run", "lr", *own, "--option", "split=time"], "dimension (8), longest (64)"),
         (["compare", "lr", "fedavg", "fedprox", *own, "--set", "nothing=1"], "nothing"),
         (["run", "movielens-lr", *own], "your own data go with the tasks lr, fm, mf, din"),
@@ -163,6 +164,13 @@ def test_local_users_are_rebuilt_from_their_labelled_rows(
     stars = np.array([float(row["prediction"]) for row in read(tmp_path / "p.csv")])
     assert stars[15:20:2].min() > 3.5 > 2.5 > stars[14:20:2].max()
     assert stars[20] == pytest.approx(3, abs=0.7)  # who never rated gets the items' mean
+    plain = "\n".join(["user,item", "new,i15", "nobody,i3"])
+    (tmp_path / "plain.csv").write_text(plain)  # nobody rated anything
+    assert (
+        main(["predict", str(out), str(tmp_path / "plain.csv"), "-o", str(tmp_path / "q.csv")]) == 0
+    )
+    mean = [float(row["prediction"]) for row in read(tmp_path / "q.csv")]
+    assert mean[1] == pytest.approx(stars[20], abs=1e-6)
     capsys.readouterr()
     assert main(["evaluate", str(out), str(tmp_path / "stars.csv"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rmse"] < 1.2

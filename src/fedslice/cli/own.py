@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedslice.cli.helpful import one_of
 from fedslice.cli.text import pair, parse
+from fedslice.data import preparing
 from fedslice.data.preparing import SPLITS, TEST
 from fedslice.data.purposes import LABELS, Purposes
 from fedslice.data.reading import Query
@@ -154,6 +155,7 @@ def check(options: argparse.Namespace, labelled: bool = True) -> None:
             f" {', '.join(missing) or 'the name of one of these'})"
         )
     own.check_model(options.task, _options(options)["dimension"])
+    preparing.check(options.split, options.test, getattr(options, "validation", 0.0))
     purposes_of(options)
 
 

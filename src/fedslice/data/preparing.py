@@ -117,10 +117,6 @@ def _stamps(seconds: np.ndarray) -> np.ndarray:
 def held_out(read: Read, split: str, share: float, time: str | None, seed: int) -> np.ndarray:
     """For each row, in the order by client, whether it is held out."""
     total = len(read.order)
-    if split not in SPLITS:
-        raise InputError(f"split={split!r} is not one of {', '.join(SPLITS)}")
-    if not 0 < share < 1:
-        raise InputError(f"a held out share of {share:g}: give one between 0 and 1")
     rng = np.random.default_rng(seed)
     if split == "examples":
         late = np.zeros(total, bool)
@@ -177,8 +173,7 @@ def prepare(
     """
     if purposes.label is None:
         raise InputError("there is no label to learn: name its column")
-    if split not in SPLITS:
-        raise InputError(f"split={split!r} is not one of {', '.join(SPLITS)}")
+    check(split, test, validation)
     with _scratch(folder) as scratch:
         raw, purposes, told = gather(open_source(data), purposes, scratch)
         read = by_client(raw, purposes.client)
@@ -205,6 +200,20 @@ def prepare(
             known = time if time in other.raw.columns else ""
             made[name] = population(other, features, time=known, folder=_inside(folder, name))
     return Prepared(features, made["train"], made.get("test"), made.get("validation"), told)
+
+
+def check(split: str, *parts: Any) -> None:
+    """Refuse a split or shares that cannot be, before anything is read.
+
+    >>> check("time", 0.2, "later.csv")
+    """
+    if split not in SPLITS:
+        raise InputError(f"split={split!r} is not one of {', '.join(SPLITS)}")
+    shares = [part for part in parts if _is_share(part)]
+    if any(not 0 <= share < 1 for share in shares):
+        raise InputError(
+            f"held out shares of {', '.join(f'{s:g}' for s in shares)}: give some below 1"
+        )
 
 
 def _is_share(given: Any) -> bool:

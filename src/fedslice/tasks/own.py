@@ -26,6 +26,7 @@ from fedslice.models.own import DIMENSION, own
 from fedslice.tasks.base import Task
 from fedslice.tasks.logistic import baseline
 
+UNTESTED = "note: nothing is held out, so figures are of the training data"
 ALGORITHMS = {"mf": "fedrecon"}  # of the others: fedsubavg
 SUMMARIES = {
     "lr": "logistic (or linear, or softmax) regression: a weight for each value",
@@ -130,7 +131,7 @@ def assembled(prepared: Prepared, source: str) -> Task:
         baseline=without_features(features, train, test),
         validation=prepared.validation,
         features=features,
-        notes=tuple(prepared.notes),
+        notes=(*prepared.notes, *([] if prepared.test is not None else [UNTESTED])),
     )
 
 
