@@ -119,7 +119,7 @@ def test_commands_in_the_text_can_be_said(capsys: pytest.CaptureFixture[str]) ->
     """What stands between backticks and is a whole command is understood."""
     for page in PAGES:
         for text in re.findall(r"`(fedslice [^`\n]+)`", page.read_text(encoding="utf-8")):
-            command = re.split(r" \||[<>]", text.replace('"', "'").rstrip("')\""))[0]
+            command = re.split(r" \\?\||[<>]", text.replace('"', "'").rstrip("')\""))[0]
             if re.search(r"\.\.\.|\b[A-Z]+\b|\[|\$\(", command):  # FILE, [NAME]: a form
                 continue
             with suppress(SystemExit):
