@@ -4,11 +4,12 @@ import ast
 import inspect
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import PAGES, ROOT
+from pages import PAGES, ROOT, shell_lines
 
 import fedslice as fs
 from fedslice.cli import example
