@@ -121,7 +121,7 @@ def apart(name: str, home: Path) -> tuple[Coordinator, dict[str, Node], list[int
         new = set(report.counted) - met if run.spaces else set()
         met |= new
         down.append(link.down)
-        up.append(link.up + sum(len(program.wire.pack_slice(nodes[n].rows)) for n in new))
+        up.append(link.up + sum(len(program.wire.pack_slice(nodes[n].trainer.rows)) for n in new))
     server.tell()
     return server, nodes, down, up
 
@@ -166,7 +166,7 @@ def test_bytes_that_are_wrong_are_refused(tmp_path: Path) -> None:
     run, _ = simulated("fedavg-topk")
     server, nodes, _, _ = apart("fedavg-topk", tmp_path)
     wire, node = run.shapes.wire, nodes["3"]
-    letter = server.office.invitation(0, node.rows)
+    letter = server.office.invitation(0, node.trainer.rows)
     head = Letter(INVITE, 0, NONE, server.accepted.get("3", NONE), node.program.fingerprint, letter)
     answer = unpack(node.receive(head.pack())).body
     room = {name: run.planner.capacity[f"{name} rows"] for name in run.spaces}
@@ -176,14 +176,14 @@ def test_bytes_that_are_wrong_are_refused(tmp_path: Path) -> None:
             wire.unpack_message(answer[:cut], room)
     for cut in range(len(letter)):
         with pytest.raises(InputError):
-            wire.unpack_invitation(letter[:cut], node.held)
+            wire.unpack_invitation(letter[:cut], node.trainer.held)
     with pytest.raises(InputError, match="more than its leaves need"):
         wire.unpack_message(answer + b"x", room)
     with pytest.raises(InputError, match="no message of this version"):
         wire.unpack_message(b"what" + answer[4:], room)
     with pytest.raises(InputError, match="this client holds"):
         wire.unpack_invitation(letter, {"w": 1})
-    ids = np.frombuffer(answer, "<u4", len(node.rows["w"]) and 2, 12).copy()
+    ids = np.frombuffer(answer, "<u4", len(node.trainer.rows["w"]) and 2, 12).copy()
     for wrong in (ids[::-1], np.array([0, 10**6], "<u4")):
         with pytest.raises(InputError, match="not ascending ids below"):
             wire.unpack_message(answer[:12] + wrong.astype("<u4").tobytes() + answer[20:], room)
