@@ -47,10 +47,10 @@ bench: $(READY)  ## speed and memory, as ratios to baselines in the same run
 flower: $(READY)  ## four SuperNodes on the loopback, four algorithms: the simulation, bit by bit
 	$(BIN)/python benchmarks/flower.py
 
-# PEERS='--only fedslice' measures fedslice anew and keeps the others' results.
 bench-study: $(READY)  ## a study of 150 runs: its time, and that kills leave no trace in its page
 	$(BIN)/python benchmarks/study.py
 
+# PEERS='--only fedslice' measures fedslice anew and keeps the others' results.
 bench-peers: $(READY)  ## fedslice beside other libraries; an hour, 10 GB of environments in .peers
 	$(BIN)/python benchmarks/peers/bench.py $(PEERS)
 	$(BIN)/python benchmarks/peers/page.py
