@@ -521,7 +521,9 @@ def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     from fedslice.cli.workloads import TASKS
 
     assert main(["tasks"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(TASKS)
+    listed, _, own_models = capsys.readouterr().out.partition("\n\n")
+    assert [line.split()[0] for line in listed.splitlines()] == list(TASKS)
+    assert [line.split()[0] for line in own_models.splitlines()[1:]] == ["lr", "fm", "mf", "din"]
     for name in TASKS:
         assert main(["tasks", name, "--data-dir", str(tmp_path), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
