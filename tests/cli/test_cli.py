@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from fedslice.cli.main import main
 from fedslice.data.purposes import Purposes
+from fedslice.models.own import NAMES
 from fedslice.tasks import movielens_lr, own
 
 SMALL = ["movielens-lr", "--synthetic", "--scale", "0.02", "--set", "cohort=10"]
@@ -273,7 +274,7 @@ def test_own_file_to_named_rows(
     assert npz["weight"].tolist() == table["weight"]
     assert npz["weight.names"].tolist() == table["name"]
     assert main(["export", str(out), str(tmp_path / "w.doc")]) == 2
-    assert ".parquet, .npz or .safetensors" in capsys.readouterr().err
+    assert "give a name ending in .safetensors, .npz" in capsys.readouterr().err
 
 
 def test_a_run_starts_at_round_0_beside_a_baseline(
@@ -521,7 +522,9 @@ def test_tasks_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     from fedslice.cli.workloads import TASKS
 
     assert main(["tasks"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(TASKS)
+    listed, own = capsys.readouterr().out.split("\n\nand for your own --data:\n")
+    assert [line.split()[0] for line in listed.splitlines()] == list(TASKS)
+    assert [line.split()[0] for line in own.splitlines()] == list(NAMES)
     for name in TASKS:
         assert main(["tasks", name, "--data-dir", str(tmp_path), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
