@@ -127,6 +127,10 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
         reached = "\n".join(filter(None, [early, best, reached]))
     spent = f"time: {shares(experiment.time)}"
     words = [reached, experiment.privacy, pace, spent, f"run folder: {done['out']}"]
+    if experiment.task.features is not None:
+        words.append(
+            f"next: fedslice predict {done['out']} FILE, fedslice export {done['out']} FILE"
+        )
     return "\n".join(filter(None, words))
 
 
