@@ -23,6 +23,8 @@ from fedslice.errors import InputError
 from fedslice.simulation.run import Run
 from fedslice.tasks.base import Task
 
+NEXT = ("predict", "evaluate", "export")  # what the model of a run on own data is for
+
 
 def run(options: argparse.Namespace) -> None:
     """Train one algorithm."""
@@ -128,9 +130,7 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
     spent = f"time: {shares(experiment.time)}"
     words = [reached, experiment.privacy, pace, spent, f"run folder: {done['out']}"]
     if experiment.task.features is not None:
-        words.append(
-            f"next: fedslice predict {done['out']} FILE, fedslice export {done['out']} FILE"
-        )
+        words.append("next: " + ", ".join(f"fedslice {c} {done['out']} FILE" for c in NEXT))
     return "\n".join(filter(None, words))
 
 

@@ -53,10 +53,12 @@ def outline(name: str) -> Task:
     nobody = Population.from_arrays(np.zeros(0, np.int64))
     if name in NAMES:
         model, rates = models.own(name, 1), {"": own.RATES[name]}
-        return Task(name, model, nobody, nobody, own.settings_of(name), rates)
+        given = own.settings_of(name), rates
+        return Task(name, model, nobody, nobody, *given, algorithms=own.ALONE)
     workload = find_task(name)
-    given = workload.settings, workload.learning_rates
-    return Task(name, models.own("lr", 1), nobody, nobody, *given, algorithms=workload.algorithms)
+    published = workload.settings, workload.learning_rates
+    model = models.own("lr", 1)
+    return Task(name, model, nobody, nobody, *published, algorithms=workload.algorithms)
 
 
 INTRODUCTION = """# Tasks
