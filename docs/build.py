@@ -48,6 +48,10 @@ CONTENTS = {
 }
 # pages of reference: what they are about, and the modules whose public names they show
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "own": (
+        "Your own data",
+        ("fedslice.estimator", "fedslice.data.loading", "fedslice.data.purposes"),
+    ),
     "populations": (
         "Populations and sampling",
         (
@@ -65,6 +69,9 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "fedslice.model",
             "fedslice.metrics",
             "fedslice.prox",
+            "fedslice.frameworks.torch",
+            "fedslice.frameworks.flax",
+            "fedslice.frameworks.equinox",
         ),
     ),
     "running": (

@@ -24,6 +24,8 @@ from fedslice.errors import InputError
 from fedslice.simulation.run import Run
 from fedslice.tasks.base import Task
 
+NEXT = ("predict", "evaluate", "export")  # what the model of a run on own data is for
+
 
 def run(options: argparse.Namespace) -> None:
     """Train one algorithm."""
@@ -128,6 +130,8 @@ def _closing(experiment: Experiment, done: dict[str, Any]) -> str:
         reached = "\n".join(filter(None, [early, best, reached]))
     spent = f"time: {shares(experiment.time)}"
     words = [reached, experiment.privacy, pace, spent, f"run folder: {done['out']}"]
+    if experiment.task.features is not None:
+        words.append("next: " + ", ".join(f"fedslice {c} {done['out']} FILE" for c in NEXT))
     return "\n".join(filter(None, words))
 
 
