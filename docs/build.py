@@ -49,11 +49,11 @@ CONTENTS = {
 # pages of reference: what they are about, and the modules whose public names they show
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "own": (
-        "Your own data",
+        "API: own data",
         ("fedslice.estimator", "fedslice.data.loading", "fedslice.data.purposes"),
     ),
     "populations": (
-        "Populations and sampling",
+        "API: populations",
         (
             "fedslice.data.population",
             "fedslice.data.sampling",
@@ -64,7 +64,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "models": (
-        "Models",
+        "API: models",
         (
             "fedslice.model",
             "fedslice.metrics",
@@ -75,7 +75,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "running": (
-        "Running and evaluating",
+        "API: running and evaluating",
         (
             "fedslice.simulation.run",
             "fedslice.simulation.report",
@@ -86,7 +86,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "parts": (
-        "Parts of algorithms",
+        "API: parts of algorithms",
         (
             "fedslice.compose",
             "fedslice.client",
@@ -97,7 +97,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "private": (
-        "Privacy",
+        "API: privacy",
         (
             "fedslice.privacy",
             "fedslice.privacy.heat",
@@ -107,14 +107,14 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "elsewhere": (
-        "Clusters and deployments",
+        "API: clusters, deployments",
         (
             "fedslice.cluster",
             "fedslice.deploy",
         ),
     ),
     "errors": (
-        "Errors",
+        "API: errors",
         ("fedslice.errors",),
     ),
 }

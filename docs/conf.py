@@ -13,3 +13,4 @@ html_show_sphinx = False
 highlight_language = "none"  # what is indented is a shell line or an equation
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
+smartquotes = False  # --synthetic is an option, not a dash
