@@ -87,6 +87,13 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
     "deploy": [("fedslice deploy local --nodes 4 --rounds 3", "a trial on this machine")],
     "deploy init": [("fedslice deploy init app --nodes 4", "a folder that flwr run starts")],
     "deploy local": [("fedslice deploy local app --tls", "encrypted, with registered keys")],
+    "deploy data": [
+        ("fedslice deploy data app mine.csv node-3 --number 3", "this node's own file")
+    ],
+    "deploy predict": [
+        ("fedslice deploy predict app node-3 --out scores.csv", "with its own model")
+    ],
+    "deploy recommend": [("fedslice deploy recommend app node-3 --top 5", "five unseen items")],
     "completion": [
         ('eval "$(fedslice completion bash)"', "in ~/.bashrc"),
         ('eval "$(fedslice completion zsh)"', "in ~/.zshrc, after compinit"),
