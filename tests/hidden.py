@@ -1,7 +1,7 @@
 """Algorithms that hide rows, and deployments of them that draw as a simulation does."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +22,47 @@ LEAST = 5
 HEAT = fs.privacy.heat.public(people().heat(MODEL))
 
 
+def kept(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    """What it makes without arguments is one and the same, so that it is traced once."""
+    usual = cache(make)
+
+    @wraps(make)
+    def made(*given: Any, **settings: Any) -> Algorithm:
+        return make(*given, **settings) if given or settings else usual()
+
+    return made
+
+
 def subavg(stages: list[Stage], heat: Any = HEAT, **settings: Any) -> Algorithm:
     given = {"work": WORK, "weights": "uniform", **settings}
     return fs.recipes.fedsubavg(MODEL, optax.sgd(0.1), heat=heat, stages=stages, **given)
 
 
-@cache
+@kept
 def secure(answers: Answers | None = None, heat: Any = HEAT, **settings: Any) -> Algorithm:
     stages = [fs.stage.clip(1.0), fs.stage.secure(7, answers=answers)]
     return subavg(stages, heat, **settings)
 
 
-@cache
+@kept
 def weighted() -> Algorithm:
     stages = [fs.stage.clip(1.0), fs.stage.secure(7, heaviest=6.0)]
     return fs.recipes.fedavg(MODEL, optax.sgd(0.1), WORK, stages=stages)
 
 
-@cache
+@kept
 def with_server_noise() -> Algorithm:
     stages = fs.privacy.central(1.0, 0.5, EVERYBODY, heat=HEAT)
     return subavg([*stages, fs.stage.secure(7, toward_zero=True)])
 
 
-@cache
+@kept
 def shares(**settings: Any) -> Algorithm:
     given = {"heat": HEAT, "numbers": 40, **settings}
     return subavg(fs.privacy.distributed(1.0, 0.5, EVERYBODY, LEAST, **given))
 
 
-@cache
+@kept
 def local() -> Algorithm:
     return subavg(fs.privacy.local(1.0, 2.0, EVERYBODY, heat=HEAT))
 

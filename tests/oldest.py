@@ -5,7 +5,8 @@ import re
 import tomllib
 from pathlib import Path
 
-APART = ("flower", "track")  # extras that want newer packages than others, or that tests do without
+# extras that want newer packages than others, or that tests do without
+APART = ("flower", "torch", "track")
 
 
 def lowest() -> dict[str, str]:

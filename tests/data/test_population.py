@@ -180,7 +180,7 @@ def test_bad_data_is_refused_with_advice(
         ({"at": 3}, "give one of"),
         ({"clients": 1.5}, "share between 0 and 1"),
         ({"examples": 0.0}, "share between 0 and 1"),
-        ({"time": "when", "at": 3}, r"no column 'when'.*'x'"),
+        ({"time": "when", "at": 3}, r"no column 'when'.*history, item, label, x"),
     ],
     ids=str,
 )

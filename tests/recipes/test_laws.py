@@ -215,7 +215,7 @@ def test_a_client_without_data_is_nothing(name: str) -> None:
     assert_params_close(run.params(), other.params())
 
 
-@all_recipes
+@all_structures
 def test_padding_is_nothing(name: str) -> None:
     run = trained(name, rounds=0)
     exact, wide = run.planner.capacity, base(name).wide
@@ -236,7 +236,7 @@ def test_saving_and_restoring_is_nothing(name: str, tmp_path: Path) -> None:
     assert state_bytes(second) == base(name).bytes10
 
 
-@all_recipes
+@all_structures
 def test_same_seed_same_bytes_other_seed_other_bytes(name: str) -> None:
     assert state_bytes(trained(name)) == base(name).bytes3
     same, other = (trained(name, rounds=0, seed=seed) for seed in (0, 1))

@@ -38,9 +38,9 @@ def drawn_apart(
     own = last.own
     there = np.array([[number in each for number in numbers] for each in [*counted, []]])
 
-    def share(total: Message, round: Any, client: int) -> Params:
+    def share(total: Message, round: Any, client: Any) -> Params:
         run_key = jax.random.fold_in(jax.random.key(seed), 1)
-        key = key_of(run_key, round, jnp.uint32(numbers[client]))
+        key = key_of(run_key, round, jnp.asarray(numbers, jnp.uint32)[client])
         key = jax.random.fold_in(jax.random.fold_in(key, OWN_NOISE), place)
         drawn = own.add(jax.tree.map(jnp.zeros_like, total.update), key)
         came = jnp.asarray(there)[round, client]
@@ -48,8 +48,11 @@ def drawn_apart(
 
     def decode(state: Any, total: Message, key: Key) -> tuple[Message, Any]:
         round = state["round"]
-        noise = [share(total, round, client) for client in range(len(numbers))]
-        noisy = jax.tree.map(lambda *leaves: sum(leaves), total.update, *noise)
+
+        def add(client: Any, so_far: Params) -> Params:
+            return jax.tree.map(jnp.add, so_far, share(total, round, client))
+
+        noisy = jax.lax.fori_loop(0, len(numbers), add, total.update)
         opened, _ = own.decode((), total._replace(update=noisy), key)
         return opened, {"round": round + 1}
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.simulation.report import Report
 
 COLUMNS = {
     "round": int,
@@ -32,10 +31,9 @@ class History:
     def __init__(self) -> None:
         self._numbers = array("d")
 
-    def add(self, report: Report, values: list[float]) -> None:
-        """One more round, of which ``values`` are loss, start loss, failed clients and norm."""
-        moved = report.examples, report.bytes_down, report.bytes_up
-        self._numbers.extend((report.round, report.clients, *moved, *values))
+    def add(self, figures: tuple[float, ...]) -> None:
+        """One more round, in the order of the columns."""
+        self._numbers.extend(figures)
 
     def __len__(self) -> int:
         return len(self._numbers) // len(COLUMNS)

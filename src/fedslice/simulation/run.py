@@ -281,14 +281,14 @@ class Run:
     def totals(self) -> dict[str, int]:
         """Examples and bytes of all rounds so far."""
         while self._uncounted:
-            self._count()
+            report = self._uncounted.popleft()  # waits for it, if codes leave numbers out
+            self._count((report.examples, report.bytes_down, report.bytes_up))
         return dict(self._totals)
 
-    def _count(self) -> None:
-        """Add what the oldest of these rounds moved: it waits for it if codes leave numbers out."""
-        report = self._uncounted.popleft()
-        for name in self._totals:
-            self._totals[name] += getattr(report, name)
+    def _count(self, moved: tuple[int, int, int]) -> None:
+        """Add what a round moved."""
+        for name, more in zip(self._totals, moved, strict=True):
+            self._totals[name] += more
 
     def _step(self, plans: Plan, start: int, stop: int) -> Figures:
         """Compute some of the planned rounds: all in one call where the state is in memory and a
@@ -330,10 +330,13 @@ class Run:
 
     def _check(self, report: Report) -> None:
         """Stop a run that went to infinity, saying what to try."""
-        loss, start, failed, norm = np.asarray(report.figures.values).tolist()
+        figures = report.figures
+        loss, start, failed, norm = np.asarray(figures.values).tolist()
+        moved = report.examples, report.bytes_down, report.sent(figures)
         if self._uncounted and self._uncounted[0] is report:
-            self._count()
-        self._history.add(report, [loss, start, failed, norm])
+            self._count(moved)
+            self._uncounted.popleft()
+        self._history.add((report.round, report.clients, *moved, loss, start, failed, norm))
         if self.first_loss is None and failed < report.clients:
             self.first_loss = start
         too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
