@@ -7,9 +7,10 @@ import pytest
 from report.folders import write
 
 from fedslice.errors import InputError, MissingDataError
+from fedslice.report import figures
 from fedslice.report.findings import findings, warnings
-from fedslice.report.records import cells, find, frame, read
-from fedslice.report.selection import Judge, budgets, edges, over_seeds, rounds_to, winner
+from fedslice.report.records import Cell, Record, cells, find, frame, read
+from fedslice.report.selection import Chosen, Judge, budgets, edges, over_seeds, rounds_to, winner
 from fedslice.report.study import study
 
 
@@ -182,3 +183,24 @@ def test_a_change_of_winner_within_the_spread_is_no_advice(tmp_path):
         write(tmp_path, "fedprox", seed, [0.9, *[x + shift for x in (0.61, 0.61, 0.49, 0.49)]])
     told = [line for line in findings(study(find([tmp_path]))) if "winner changes" in line]
     assert told[0].endswith("within the spread over seeds: run more of them.")
+
+
+def test_an_algorithm_has_one_colour_on_every_axis(tmp_path):
+    """Also where another one, which has no such figure, is left out."""
+    matplotlib = pytest.importorskip("matplotlib.pyplot")
+    lines = {
+        "central": [{"round": n, "loss": 1.0 - n / 100} for n in (0, 10)],
+        "fedavg": [{"round": n, "loss": 1.0 - n / 50, "seconds": 60.0 * n} for n in (0, 10)],
+    }
+    chosen = {
+        name: Chosen(name, 0, Cell(name, {}, [Record(tmp_path, {}, known, {}, {}, {}, {})]), None)
+        for name, known in lines.items()
+    }
+    colours = []
+    for axis in ("rounds", "time"):
+        figure, axes = matplotlib.subplots()
+        figures.curves(chosen, "loss", axis, axis).draw(axes)
+        colours.append({line.get_label(): line.get_color() for line in axes.get_lines()})
+        matplotlib.close(figure)
+    assert list(colours[0]) == ["central", "fedavg"]
+    assert colours[1] == {"fedavg": colours[0]["fedavg"]}

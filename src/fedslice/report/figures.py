@@ -29,6 +29,7 @@ def curves(chosen: Mapping[str, Chosen], figure: str, axis: str, name: str) -> P
     """A figure against rounds, examples, bytes or time: the best cell of every algorithm, mean over
     seeds; the band goes to the second-best cell, or, without a grid, over the seeds."""
     label, needs, place = AXES[axis]
+    looks = {name: _look(number) for number, name in enumerate(chosen)}  # the same on every axis
     chosen = {
         name: one
         for name, one in chosen.items()
@@ -38,8 +39,8 @@ def curves(chosen: Mapping[str, Chosen], figure: str, axis: str, name: str) -> P
     seeds = max(len(one.best.runs) for one in chosen.values())
 
     def draw(axes: Any) -> None:
-        for number, (algorithm, one) in enumerate(chosen.items()):
-            look = _look(number)
+        for algorithm, one in chosen.items():
+            look = looks[algorithm]
             xs, ys, low, high = _mean(one.best, figure, place)
             axes.plot(xs, ys, label=algorithm, **look)
             if one.second is not None:
