@@ -56,13 +56,18 @@ PUBLISHED = {
 
 
 def synthetic(
-    seed: int = 0, scale: float = 1.0, *, buckets: int = BUCKETS, local: bool = True
+    seed: int = 0,
+    scale: float = 1.0,
+    *,
+    vocabulary: int = 0,
+    buckets: int = BUCKETS,
+    local: bool = True,
 ) -> Task:
     """The task on generated text; with ``local=False`` the buckets' vectors are a global table.
 
-    Below scale 0.1 it is small: 1,000 words, the least that FedRecon tried, an LSTM of 128, at most
-    32 sentences of a user, 20 clients a round, and settings with which it learns in a few hundred
-    rounds.
+    Below scale 0.1 it is small: 1,000 words unless ``vocabulary`` says how many, the least that
+    FedRecon tried, an LSTM of 128, at most 32 sentences of a user, 20 clients a round, and settings
+    with which it learns in a few hundred rounds.
 
     >>> task = synthetic(scale=0.0001)
     >>> task.model.local, task.model.tables["embedding"].shape
@@ -70,8 +75,9 @@ def synthetic(
     """
     source = f"generated text, seed {seed}, scale {scale:g}"
     if scale >= SMALL:
-        return _task(generate(seed, scale), source, buckets, local)
-    data = generate(seed, scale, sentences=32, vocabulary=1_000)
+        words = vocabulary or stackoverflow.VOCABULARY
+        return _task(generate(seed, scale, vocabulary=words), source, buckets, local)
+    data = generate(seed, scale, sentences=32, vocabulary=vocabulary or 1_000)
     return _task(
         data, source, buckets, local, {**SETTINGS, **FAST, "cohort": 20}, {"": 0.01}, hidden=128
     )
