@@ -29,7 +29,7 @@ unit: $(READY)
 	$(BIN)/pytest -n $(WORKERS)
 
 # Four processes: jax 0.6.2 maps so much memory for what it compiles that one process reaches Linux's limit of mappings.
-test-all: $(READY)  ## the laws about the engine for every recipe, not for one of each structure alone
+test-all: $(READY)  ## besides, all of a kind where `make test` takes a few, and models that learn
 	$(BIN)/pytest -n $(WORKERS) -m 'every or not every'
 
 test-oldest: $(OLDEST)/.ready  ## all tests with the lowest versions that pyproject.toml allows

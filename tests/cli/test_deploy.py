@@ -23,7 +23,9 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "compiled_in", lambda folder: None)
 
 
-@pytest.mark.parametrize("name", ["fedsubavg", "scaffold", "ditto"])
+@pytest.mark.parametrize(
+    "name", ["fedsubavg", "scaffold", pytest.param("ditto", marks=pytest.mark.every)]
+)
 def test_what_is_written_is_enough_and_is_the_simulation(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,10 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("--set", "secure=yes", *RESPONSES),
         (*NOISE, "--set", "secure=yes", *RESPONSES),
-        (*NOISE, "--set", "noise_by=shares:3", "--set", "heat_privacy=sum:1:2"),
+        pytest.param(
+            (*NOISE, "--set", "noise_by=shares:3", "--set", "heat_privacy=sum:1:2"),
+            marks=pytest.mark.every,
+        ),
     ],
     ids=["secure", "server-noise", "shares"],
 )

@@ -141,7 +141,9 @@ def test_what_has_ended_is_not_run_again(undisturbed, monkeypatch, capsys):
     assert files(undisturbed) == before
 
 
-@pytest.mark.parametrize("cell", [0, 3, 7])
+@pytest.mark.parametrize(
+    "cell", [pytest.param(0, marks=pytest.mark.every), 3, pytest.param(7, marks=pytest.mark.every)]
+)
 def test_a_study_that_was_stopped_goes_on_and_ends_the_same(
     undisturbed, tmp_path, monkeypatch, cell
 ):

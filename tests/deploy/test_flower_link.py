@@ -161,7 +161,7 @@ def test_with_keys_names_are_those_of_the_operator() -> None:
     assert grid.asked == ["query"]
 
 
-@pytest.mark.parametrize("name", ["scaffold-2", "fedrecon"])
+@pytest.mark.parametrize("name", ["scaffold-2", pytest.param("fedrecon", marks=pytest.mark.every)])
 def test_a_session_through_apps_is_the_simulation_and_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

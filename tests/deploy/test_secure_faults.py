@@ -44,7 +44,7 @@ def flipped(rng: np.random.Generator) -> Fault:
     return tampered(write)
 
 
-@pytest.mark.parametrize("made_of", ["shares", "secure"])
+@pytest.mark.parametrize("made_of", [pytest.param("shares", marks=pytest.mark.every), "secure"])
 def test_a_wrong_letter_in_any_turn_is_named_and_moves_nothing(
     made_of: str, tmp_path: Path
 ) -> None:

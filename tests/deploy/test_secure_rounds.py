@@ -55,7 +55,15 @@ METHODS: dict[str, Callable[[], Algorithm]] = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[] if name in ("secure", "answers", "recon") else pytest.mark.every
+        )
+        for name in METHODS
+    ],
+)
 def test_a_sum_that_nobody_sees_into_is_the_simulations(name: str, tmp_path: Path) -> None:
     method = METHODS[name]()
     made = deployed(method, tmp_path)
@@ -221,7 +229,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-@pytest.mark.parametrize("name", ["secure", "shares"])
+@pytest.mark.parametrize("name", ["secure", pytest.param("shares", marks=pytest.mark.every)])
 def test_a_coordinator_that_dies_in_any_turn_goes_on_in_the_same_sum(
     name: str, tmp_path: Path
 ) -> None:

@@ -87,7 +87,7 @@ class World:
         assert self.server.step().counted == tuple(self.nodes)
 
 
-@pytest.mark.parametrize("made_of", ["secure", "shares"])
+@pytest.mark.parametrize("made_of", ["secure", pytest.param("shares", marks=pytest.mark.every)])
 def test_nothing_but_masked_numbers_depends_on_a_nodes_data(
     made_of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

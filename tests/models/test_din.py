@@ -177,6 +177,7 @@ def test_dice_follows_the_scale_and_is_the_identity_for_slope_one():
     np.testing.assert_allclose(compiled(x, zero + 1), x, rtol=1e-6)
 
 
+@pytest.mark.every
 def test_a_user_row_and_a_cold_item_are_learned():
     """Two users of opposite tastes: only their own rows, and the items', can tell them apart."""
     rng = np.random.default_rng(0)

@@ -206,6 +206,7 @@ def test_classifier_is_the_two_layers_by_hand():
     np.testing.assert_array_equal(model.metrics["accuracy"](params, batch), [z[0] > 0, z[1] <= 0])
 
 
+@pytest.mark.every
 def test_classifier_learns_which_words_are_good():
     """A text is positive if its second token is an even word: the last state must remember it."""
     rng = np.random.default_rng(0)

@@ -200,6 +200,7 @@ def test_impossible_shapes_are_refused(wrong, said):
         transformer(WORDS, **{**SMALL, **wrong})
 
 
+@pytest.mark.every
 def test_it_learns_what_only_the_word_before_last_tells():
     rng = np.random.default_rng(0)
     first, middle = rng.integers(3, size=(2, 240))

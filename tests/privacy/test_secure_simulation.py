@@ -59,7 +59,7 @@ def received(clients: list[int], weights: str) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", [pytest.param("uniform", marks=pytest.mark.every), "examples"])
 def test_the_engine_adds_what_the_protocol_adds(weights: str) -> None:
     """All seven; and five of them, when one falls silent before it sent anything and one before
     the others agreed on who stayed."""

@@ -135,6 +135,7 @@ while run.round < 200:
 """
 
 
+@pytest.mark.every
 def test_kills_of_real_processes_change_nothing(tmp_path: Path) -> None:
     begun = []
     for delay in (0.02, 0.0, None):

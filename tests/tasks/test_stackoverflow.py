@@ -535,6 +535,7 @@ def test_the_tasks_say_what_is_published(module, tmp_path):
     assert leaf.shape == ((670, 2680) if module is stackoverflow_lstm else (96, 1536))
 
 
+@pytest.mark.every
 def test_the_model_learns_more_than_the_words_frequencies():
     """On the query half of unseen users, against NumPy's cross-entropy of the training targets'
     frequencies."""
@@ -559,6 +560,7 @@ def test_the_model_learns_more_than_the_words_frequencies():
     assert adapted(run, test).after.pooled["loss"] < frequencies - 0.05
 
 
+@pytest.mark.every
 def test_local_buckets_tell_what_only_the_client_knows():
     """One unknown word, after which each client always says the same word of its own: nobody else
     can know it.
