@@ -8,6 +8,7 @@ from fedslice.cli import reproduce
 from fedslice.cli.catalogue import find_method, settings_for
 from fedslice.cli.main import main
 from fedslice.cli.published import PAPERS, ROUNDS, Quick, Row, Sheet
+from fedslice.cli.reproduced import slug
 from fedslice.cli.workloads import find_task, make_task
 
 SHEETS = [sheet for sheets in PAPERS.values() for sheet in sheets]
@@ -70,3 +71,13 @@ def test_a_table_shows_what_came_out_beside_what_was_published(tmp_path, monkeyp
 def test_unknown_tasks_are_refused(capsys):
     assert main(["reproduce", "fedrecon", "--task", "movielens-mff"]) == 2
     assert "did you mean 'movielens-mf'?" in capsys.readouterr().err
+
+
+def test_no_two_rows_of_a_paper_have_one_folder():
+    """Rows that differ are runs that differ; sheets of one task may share a row, not its name."""
+    for paper, sheets in PAPERS.items():
+        known = {}
+        for sheet in sheets:
+            for row in sheet.rows:
+                what = (row.algorithm, row.changes, row.options, sheet.rounds, sheet.quick)
+                assert known.setdefault((sheet.task, slug(row.label)), what) == what, paper

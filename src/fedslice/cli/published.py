@@ -121,7 +121,13 @@ def _next_word(words: int, published: tuple[str, ...]) -> Sheet:
         ("FedRecon, joint training", ("joint=yes",), ()),
     )
     rows = tuple(
-        Row(label, "fedrecon", (figure, ""), changes, (f"vocabulary={words}", *options))
+        Row(
+            f"{label}; {words:,} words",  # the names of their folders, too
+            "fedrecon",
+            (figure, ""),
+            changes,
+            (f"vocabulary={words}", *options),
+        )
         for (label, changes, options), figure in zip(kinds, published, strict=True)
     )
     return Sheet(
