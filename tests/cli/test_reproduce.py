@@ -1,6 +1,7 @@
 """Published tables: every row can be run, and a small table is run and shown as it came out."""
 
 import json
+from argparse import Namespace
 
 import pytest
 
@@ -81,3 +82,15 @@ def test_no_two_rows_of_a_paper_have_one_folder():
             for row in sheet.rows:
                 what = (row.algorithm, row.changes, row.options, sheet.rounds, sheet.quick)
                 assert known.setdefault((sheet.task, slug(row.label)), what) == what, paper
+
+
+def test_each_table_has_the_data_that_it_asks_for():
+    """Two tables of one task, of which one needs more clients to tell anything."""
+    row = Row("FedAvg", "fedavg")
+    given = ("movielens-lr", 10, 5, (row,), (ROUNDS,))
+    few, many = (Sheet("T", *given, Quick(1, scale, 1)) for scale in (0.01, 0.02))
+    options = Namespace(quick=True, synthetic=False, scale=None, data_dir=None)
+    known = {}
+    one, two, again = (reproduce._source(options, sheet, row, known) for sheet in (few, many, few))
+    assert 2 * len(one.task.train) == pytest.approx(len(two.task.train), abs=2)
+    assert again is one

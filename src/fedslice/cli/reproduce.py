@@ -84,14 +84,15 @@ def reproduce(options: Namespace) -> None:
 def _source(
     options: Namespace, sheet: Sheet, row: Row, known: dict[tuple[str, ...], Source]
 ) -> Source:
-    """The task of a row; rows with the same options share it."""
-    key = (sheet.task, *row.options)
+    """The task of a row; rows with the same options, on as much data, share it."""
+    small = options.quick and options.data_dir is None
+    scale = sheet.quick.scale if small and options.scale is None else options.scale
+    key = (sheet.task, str(scale), *row.options)
     if key not in known:
-        small = options.quick and options.data_dir is None
         given = Namespace(
             task=sheet.task,
             synthetic=options.synthetic or small,
-            scale=sheet.quick.scale if small and options.scale is None else options.scale,
+            scale=scale,
             data_dir=options.data_dir,
             option=list(row.options),
         )
