@@ -225,7 +225,7 @@ FIELD_GUIDE = (
         "Local epochs E", "gld-mobilenet", "epochs", (1, 2, 4, 8, 16), 1000, 50, Quick(3, 0.02, 3)
     ),
     _varied(
-        "Clients a round M", "gld-mobilenet", "cohort", (10, 20, 60), 1000, 50, Quick(3, 0.27, 3)
+        "Clients a round M", "gld-mobilenet", "cohort", (10, 20, 60), 1000, 50, Quick(3, 0.1, 3)
     ),
     _varied("Local epochs E", "cifar10-resnet", "epochs", (1, 2, 4), 200, 20, Quick(3, 0.005, 3)),
     _grid("stackoverflow-transformer", 2000, 100, Quick(3, 0.0002, 3)),
