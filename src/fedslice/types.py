@@ -75,7 +75,9 @@ class Phase(NamedTuple):
     batches: Batch  # every field [steps, batch, ...]
     sizes: Array  # int32 [steps]: real examples in each batch
     steps: Array  # int32: batches to use
-    limit: Array  # int32: the most steps of any client that runs along with this one
+    limit: (
+        Array | int
+    )  # int32: the most steps of any client that runs along; a plain 0: none has any
     examples: Array  # float32: the client's examples that the batches are drawn from
     key: Key | None = None  # of the noise in the loss, for models that have any
 

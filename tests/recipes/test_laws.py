@@ -224,6 +224,15 @@ def test_padding_is_nothing(name: str) -> None:
     assert_params_close(run.params(), base(name).params)
 
 
+@all_structures
+def test_steps_leave_shapes_alone(name: str) -> None:
+    """So the second look at what grows with rows may leave them out."""
+    shapes = trained(name, 0).shapes
+    sizes = {space: 7 + place for place, space in enumerate(shapes.spaces)}
+    moved = jax.eval_shape(lambda: shapes.trees(sizes))
+    assert moved == jax.eval_shape(lambda: shapes.trees(sizes, still=True))
+
+
 @all_recipes
 def test_saving_and_restoring_is_nothing(name: str, tmp_path: Path) -> None:
     first = trained(name, rounds=5)

@@ -86,8 +86,11 @@ def loop(
             loss = jnp.where(due, loss, 0)
         return new, total + loss, jnp.where(number == 0, loss, first)
 
-    zero = jnp.zeros(())
-    carry, total, first = jax.lax.fori_loop(0, phase.limit, by_rows(step), (carry, zero, zero))
+    total = first = jnp.zeros(())
+    if not (isinstance(phase.limit, int) and phase.limit == 0):  # else no need to look at a step
+        carry, total, first = jax.lax.fori_loop(
+            0, phase.limit, by_rows(step), (carry, total, first)
+        )
     steps = phase.steps.astype(jnp.float32)
     seen = jnp.sum(phase.sizes).astype(jnp.float32)
     return carry, ClientReport(total / jnp.maximum(steps, 1), first, seen, steps)

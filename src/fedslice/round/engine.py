@@ -308,8 +308,9 @@ def _joined(parts: list[Any], clients: int) -> Any:
 Round: TypeAlias = Callable[[State, PyTree, Plan, Key], tuple[State, PyTree, Figures]]
 
 
-def _in_turn(one: Round) -> Callable[..., tuple[State, PyTree, Figures]]:
+def _in_turn(one: Round, out: Any) -> Callable[..., tuple[State, PyTree, Figures]]:
     """Some of the rounds of a block, one after the other; the state changes in place."""
+    _, _, like = out
 
     def several(
         state: State, memory: PyTree, plans: Plan, span: Array, key: Key
@@ -329,7 +330,6 @@ def _in_turn(one: Round) -> Callable[..., tuple[State, PyTree, Figures]]:
             )
             return state, memory, kept
 
-        _, _, like = jax.eval_shape(one, state, memory, planned(span[0]), key)
         rounds = plans.shared.round.shape
         figures = jax.tree.map(lambda x: jnp.zeros(rounds + x.shape, x.dtype), like)
         return jax.lax.fori_loop(span[0], span[1], step, (state, memory, figures))

@@ -21,7 +21,7 @@ from fedslice.round.constants import Filled, Lifted, lift
 
 MOST = 64  # programs that are kept for others that may be alike
 OWN = 16  # things that are kept for algorithms: they hold on to heat, which may be large
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Wrap = Callable[[Callable[..., Any], Any], Callable[..., Any]]
 Made = TypeVar("Made")
 
 
@@ -29,8 +29,8 @@ class Compiled:
     """``fun`` compiled, together with all functions that are the same up to their constants.
 
     ``donate`` are the numbers of the arguments whose memory may be reused.  With ``around`` (a
-    function of a module) what is compiled is ``around(fun)``, and ``like(*arguments)`` gives
-    arguments of ``fun`` itself.
+    function of a module) what is compiled is ``around(fun, shapes of its results)``, and
+    ``like(*arguments)`` gives arguments of ``fun`` itself.
 
     >>> import jax.numpy as jnp
     >>> one, two = (Compiled(lambda x, rate=rate: x - rate * x) for rate in (0.1, 0.2))
@@ -69,11 +69,12 @@ class Compiled:
     def _find(self, arguments: Any) -> tuple[Callable[..., Any], Any]:
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
         traced, out = jax.make_jaxpr(self.fun, return_shape=True)(*self.like(*shapes))
-        lifted, tree = lift(traced), jax.tree.structure(out)
-        key = (lifted.structure, tree, self.donate, self.around)
-        return _PROGRAMS.get(key, partial(self._build, lifted, tree)), _packed(lifted.values)
+        lifted = lift(traced)
+        key = (lifted.structure, jax.tree.structure(out), self.donate, self.around)
+        return _PROGRAMS.get(key, partial(self._build, lifted, out)), _packed(lifted.values)
 
-    def _build(self, lifted: Lifted, tree: Any) -> Callable[..., Any]:
+    def _build(self, lifted: Lifted, out: Any) -> Callable[..., Any]:
+        tree: Any = jax.tree.structure(out)
         likes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in lifted.values]
 
         def whole(values: Any, *arguments: Any) -> Any:
@@ -81,7 +82,7 @@ class Compiled:
                 filled = Filled(lifted.traced, _unpacked(values, likes))
                 return tree.unflatten(filled(*jax.tree.leaves(given)))
 
-            return (fun if self.around is None else self.around(fun))(*arguments)
+            return (fun if self.around is None else self.around(fun, out))(*arguments)
 
         return jax.jit(whole, donate_argnums=tuple(1 + number for number in self.donate))
 

@@ -8,6 +8,7 @@ anything.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -67,7 +68,9 @@ class Shapes:
             (name, column.shape[1:], _kind(column)) for name, column in population.columns.items()
         )
         tags, likes = once(
-            algorithm, ("shapes", columns, *spaces), lambda: row_shapes(self.trees, list(spaces))
+            algorithm,
+            ("shapes", columns, *spaces),
+            lambda: row_shapes(self.trees, list(spaces), partial(self.trees, still=True)),
         )
         memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
         values = _values(tags.arrived)
@@ -189,24 +192,25 @@ class Shapes:
 
     # -- tracing -----------------------------------------------------------------------------------
 
-    def trees(self, sizes: Sizes) -> Trees:
-        """Everything that moves in a round, for so many rows."""
+    def trees(self, sizes: Sizes, still: bool = False) -> Trees:
+        """Everything that moves in a round, for so many rows.  When clients are ``still`` their
+        steps are not looked at: they leave all shapes as they are."""
         state = self._state(sizes)
         invitation = offered(self.algorithm, state)
-        found = self._found(invitation)
+        found = self._found(invitation, still)
         memory = self.remember(self.algorithm.server.params(state.server))
-        data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
+        data, key = self._blank(self.algorithm.client.work, still), jax.random.key(0)
         message, _ = answer(self.algorithm, invitation, found, memory, data, key)
         return Trees(state, invitation, found, memory, message, receive(message))
 
     def _state(self, sizes: Sizes) -> State:
         return self.make({name: np.arange(size) for name, size in sizes.items()})
 
-    def _found(self, invitation: Invitation) -> PyTree:
+    def _found(self, invitation: Invitation, still: bool = False) -> PyTree:
         """What a survey finds is shaped as the update of its messages."""
         if self.algorithm.survey is None:
             return ()
-        data = self._blank(self.algorithm.survey.work)
+        data = self._blank(self.algorithm.survey.work, still)
         return look(self.algorithm, invitation, data, jax.random.key(0)).update
 
     def remember(self, params: Params) -> Memory:
@@ -229,15 +233,16 @@ class Shapes:
         noisy = shaken(self.algorithm, message.update, key)
         return self._found(invitation), message, noisy, after, self.remember(params)
 
-    def _blank(self, works: Sequence[Work]) -> Data:
-        """One empty batch for each phase."""
+    def _blank(self, works: Sequence[Work], still: bool = False) -> Data:
+        """One empty batch for each phase; and no step for it, when a client is ``still``."""
         zero, phases = jnp.int32(0), []
         for work in works:
             batches = {
                 name: jnp.zeros((1, work.batch, *column.shape[1:]), _kind(column))
                 for name, column in self.population.columns.items()
             }
-            phases.append(Phase(batches, jnp.zeros(1, jnp.int32), zero, zero, jnp.zeros(())))
+            sizes, limit = jnp.zeros(1, jnp.int32), 0 if still else zero
+            phases.append(Phase(batches, sizes, zero, limit, jnp.zeros(())))
         return Data(tuple(phases), jnp.zeros(()), zero)
 
 

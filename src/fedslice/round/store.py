@@ -31,12 +31,16 @@ def row_leaves(make: Callable[[dict[str, int]], PyTree], spaces: Iterable[str]) 
 
 
 def row_shapes(
-    make: Callable[[dict[str, int]], PyTree], spaces: Iterable[str]
+    make: Callable[[dict[str, int]], PyTree],
+    spaces: Iterable[str],
+    again: Callable[[dict[str, int]], PyTree] | None = None,
 ) -> tuple[PyTree, PyTree]:
-    """The same, and each leaf's shape and type with one row of each space."""
+    """The same, and each leaf's shape and type with one row of each space.  ``again`` has the
+    shapes of ``make`` and is cheaper to trace, for the second time."""
     small = {name: 1009 + 2 * place for place, name in enumerate(spaces)}
     large = {name: 10007 + 2 * place for place, name in enumerate(spaces)}
-    first, second = (jax.eval_shape(lambda sizes=sizes: make(sizes)) for sizes in (small, large))
+    first = jax.eval_shape(lambda: make(small))
+    second = jax.eval_shape(lambda: (again or make)(large))
 
     def space(one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct) -> str:
         if one.shape == two.shape:
