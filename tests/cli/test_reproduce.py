@@ -94,3 +94,13 @@ def test_each_table_has_the_data_that_it_asks_for():
     one, two, again = (reproduce._source(options, sheet, row, known) for sheet in (few, many, few))
     assert 2 * len(one.task.train) == pytest.approx(len(two.task.train), abs=2)
     assert again is one
+
+
+def test_a_quick_look_has_the_rows_that_it_names_or_all():
+    for sheet in SHEETS:
+        numbers = sheet.quick.rows or range(len(sheet.rows))
+        assert sheet.quickly().rows == tuple(sheet.rows[number] for number in numbers)
+        if "Rates" in sheet.title:  # of every algorithm the smallest and the largest
+            assert [row.algorithm for row in sheet.quickly().rows] == [
+                name for name in ("fedavg", "fedavgm", "fedadam") for _ in range(2)
+            ]

@@ -52,6 +52,8 @@ def reproduce(options: Namespace) -> None:
         raise InputError(
             f"{options.paper} has no task {options.task!r}: {nearest(options.task, there)}"
         )
+    fewer = options.quick and any(sheet.quick.rows for sheet in sheets)
+    sheets = [sheet.quickly() for sheet in sheets] if options.quick else sheets
     quick = "-quick" if options.quick else ""
     out = options.out = options.out or Path("runs") / f"reproduce-{options.paper}{quick}"
     seeds = seeds_of(options.seeds or ("1" if options.quick else "3"))
@@ -70,7 +72,8 @@ def reproduce(options: Namespace) -> None:
     told = ", ".join(map(str, seeds))
     lead = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}: {told}."
     if options.quick:
-        lead += " A quick look: few rounds, generated data of a small size."
+        lead += " A quick look: few rounds, generated data of a small size"
+        lead += ", some of the rows." if fewer else "."
     report = Report(
         title, lead, differences(source.task for source in known.values()), [], sections, {}
     )
