@@ -192,6 +192,8 @@ def about(name: str, value: Any) -> Iterator[str]:
         text = getattr(call, "__doc__", "") or ""
         if own.startswith("_") or not text or text.startswith("Alias for field"):
             continue
+        if own in getattr(value, "__dataclass_fields__", ()):  # a default, no method
+            continue
         if inspect.isfunction(call):
             yield f"#### {name}.{own}"
             yield code(f"{own}{signature(call)}")
@@ -212,6 +214,7 @@ def signature(value: Callable[..., Any]) -> str:
     )
     text = re.sub(r"\b(?:\w+\.)+([A-Z]\w*)", r"\1", text)  # names without their modules
     text = re.sub(r"^\((?:self|cls)(?:, )?", "(", text).replace("<factory>", "...")
+    text = re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)  # no addresses
     text = re.sub(r"'([A-Z]\w*)'", r"\1", text).removesuffix(" -> None")
     if len(text) < 80:
         return text

@@ -84,7 +84,8 @@ def task_page() -> str:
     """
     parts = [INTRODUCTION]
     for workload in TASKS.values():
-        about = workload.needs and f"\nReal data: {workload.needs}\n"
+        needs = workload.needs.replace("*", r"\*")
+        about = needs and f"\nReal data: {needs}\n"
         parts.append(
             f"## {workload.name}\n\n{workload.summary[0].upper()}{workload.summary[1:]}.\n{about}"
         )
