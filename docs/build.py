@@ -214,7 +214,8 @@ def signature(value: Callable[..., Any]) -> str:
     )
     text = re.sub(r"\b(?:\w+\.)+([A-Z]\w*)", r"\1", text)  # names without their modules
     text = re.sub(r"^\((?:self|cls)(?:, )?", "(", text).replace("<factory>", "...")
-    text = re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)  # no addresses
+    text = text.replace("<lambda>", "...")
+    text = re.sub(r"<function ([\w.]+) at 0x\w+>", r"\1", text)  # no addresses
     text = re.sub(r"'([A-Z]\w*)'", r"\1", text).removesuffix(" -> None")
     if len(text) < 80:
         return text
