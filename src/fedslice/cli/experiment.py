@@ -27,7 +27,7 @@ from fedslice import cluster
 from fedslice.cli import export
 from fedslice.cli.catalogue import find_method
 from fedslice.cli.clock import Clock
-from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line, as_json, parsed
+from fedslice.cli.folder import FREE, METRICS, SETTINGS, Folder, Line
 from fedslice.cli.origin import origin
 from fedslice.cli.patience import Patience
 from fedslice.cli.scorer import Scorer
@@ -37,6 +37,7 @@ from fedslice.cluster.crew import Crew
 from fedslice.data.devices import Devices
 from fedslice.errors import DivergedError, InputError
 from fedslice.evaluation.cost import Cost
+from fedslice.files.strict import as_json, parsed
 from fedslice.files.writing import atomic_write
 from fedslice.privacy.ledger import spent
 from fedslice.report.records import ABOUT, DONE, EVALUATION, PRIVACY

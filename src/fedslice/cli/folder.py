@@ -5,7 +5,6 @@ when ``metrics.jsonl`` is cut off, damaged or lost, that is noticed, and it is w
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import IO, Any
 from fedslice.cli.export import MODEL
 from fedslice.errors import InputError
 from fedslice.files.lock import hold
+from fedslice.files.strict import as_json, finite, parsed
 from fedslice.files.writing import atomic_write, writing
 from fedslice.report.records import METRICS as METRICS
 from fedslice.report.records import SETTINGS as SETTINGS
@@ -125,7 +125,7 @@ class Folder:
 
     def write(self, name: str, about: Line) -> None:
         """A file of its own, as JSON, all of it or nothing; one that is so already stays."""
-        text = json.dumps(_finite(about), indent=2, allow_nan=False).encode()
+        text = json.dumps(finite(about), indent=2, allow_nan=False).encode()
         file = self.path / name
         if not file.exists() or file.read_bytes() != text:
             atomic_write(file, text)
@@ -188,32 +188,6 @@ class Folder:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
-
-
-def as_json(value: Any) -> str:
-    """Strict JSON: what is not a finite number becomes null.
-
-    >>> as_json({"loss": math.nan, "bins": [1.5, math.inf]})
-    '{"loss": null, "bins": [1.5, null]}'
-    """
-    return json.dumps(_finite(value), allow_nan=False)
-
-
-def parsed(text: str) -> Line:
-    """A line of the log; null is a figure that was not a finite number.
-
-    >>> parsed('{"round": 3, "loss": null}')
-    {'round': 3, 'loss': nan}
-    """
-    return {key: math.nan if value is None else value for key, value in json.loads(text).items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _from(round: int, text: bytes) -> bool:

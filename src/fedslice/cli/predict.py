@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedslice.cli.export import Exported, read_model
-from fedslice.cli.folder import as_json
 from fedslice.cli.own import tell
 from fedslice.data.features import Features
 from fedslice.data.reading import Query, pyarrow_for
 from fedslice.errors import InputError
+from fedslice.files.strict import as_json
 from fedslice.files.writing import replacing, writing
 from fedslice.report.records import SETTINGS
 from fedslice.simulation.progress import show

@@ -6,7 +6,8 @@ import textwrap
 from typing import Any, TextIO
 
 from fedslice.cli.experiment import Experiment
-from fedslice.cli.folder import Line, as_json
+from fedslice.cli.folder import Line
+from fedslice.files.strict import as_json
 from fedslice.simulation.progress import show
 
 KEPT = "\N{NO-BREAK SPACE}"  # where a line must not be folded

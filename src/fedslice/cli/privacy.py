@@ -6,10 +6,10 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from fedslice.cli.folder import as_json
 from fedslice.cli.helpful import one_of
 from fedslice.cli.printing import say
 from fedslice.errors import InputError
+from fedslice.files.strict import as_json
 from fedslice.privacy.accounting.account import Guarantee, guarantee, parts_of, shown
 from fedslice.privacy.accounting.budget import noise_for, rounds_for
 from fedslice.privacy.accounting.composition import pld_epsilon

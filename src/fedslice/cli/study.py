@@ -8,8 +8,8 @@ from typing import Any
 
 from fedslice.cli.catalogue import find_method
 from fedslice.cli.experiment import Experiment
-from fedslice.cli.folder import parsed
 from fedslice.cli.settings import COMMON, Settings, differences
+from fedslice.files.strict import parsed
 from fedslice.privacy.accounting.account import Guarantee
 from fedslice.report.records import PRIVACY
 from fedslice.tasks.base import ON, Task

@@ -9,7 +9,6 @@ happened.
 Started again with the same folder it goes on, with the nodes that it knows.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from fedslice.deploy.link import Link
 from fedslice.deploy.report import Report
 from fedslice.deploy.schema import NAME, Schema, register
 from fedslice.errors import InputError
+from fedslice.files.strict import as_json, parsed
 from fedslice.model import Model
 from fedslice.privacy.heat import Response, Summed
 from fedslice.types import Algorithm
@@ -149,7 +149,7 @@ def train(
         if sink.tell():
             sink.write("\n")  # a kill may have left half a line
         for report in server.rounds(max(0, rounds - server.round)):
-            sink.write(json.dumps(report._asdict()) + "\n")
+            sink.write(as_json(report._asdict()) + "\n")
             sink.flush()
             tell(str(report))
             for line in strangers(server.link, server.schema):
@@ -165,7 +165,7 @@ def reports(folder: str | Path) -> list[Report]:
     found = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         try:
-            found.append(_report(json.loads(line)))
+            found.append(_report(parsed(line)))
         except ValueError:  # half a line, or none
             continue
     return found
