@@ -115,7 +115,8 @@ def kills(folder: Path) -> bool:
                 what = "server"
             spent = time.monotonic() - begin
             print(
-                f"kill {number + 1}: {what}, after round {commands.reached(home)} [{spent:.0f} s]"
+                f"kill {number + 1}: {what}, after round {commands.reached(home)} [{spent:.0f} s]",
+                flush=True,
             )
         _stop(here)
         last = commands.reached(home) + 2

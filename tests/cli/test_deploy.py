@@ -1,13 +1,16 @@
 """``fedslice deploy init``: what it writes is enough for nodes and server, and has nobody's data in
 what is sent; the comparison tells the same from the different.  Over Flower: tests/deploy."""
 
+import inspect
+import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from apps import SAME, link_of, session, written
 
-from fedslice.cli.deployment import app
+from fedslice.cli.deployment import app, recipe
 from fedslice.cli.deployment.comparison import compare
 from fedslice.cli.main import main
 from fedslice.data.population import Population
@@ -83,7 +86,12 @@ def test_the_data_are_the_clients_own(tmp_path: Path) -> None:
             np.testing.assert_array_equal(mine.columns[name], column)
     sent = [file for file in tmp_path.rglob("*") if file.match("fedslice_app/*.py")]
     assert len(sent) == 4  # and only these go to SuperLink and SuperNodes
-    assert 'fab-include = ["fedslice_app/*.py"]' in (tmp_path / "pyproject.toml").read_text()
+    text = (tmp_path / "pyproject.toml").read_text()
+    assert 'fab-include = ["fedslice_app/*.py"]' in text
+    # Flower refuses what a run changes and the app does not name: all that the server asks for
+    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    asked = re.findall(r'config(?:\.get\(|\[)"(\w+)"', inspect.getsource(recipe.serve))
+    assert set(config) == {*asked, "least", "spare"}
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from fedslice.cli.text import change_of
 from fedslice.cli.wanted import task_of
 from fedslice.cli.workloads import usual_algorithm
 from fedslice.data.population import Population
+from fedslice.deploy.session import PATIENCE
 from fedslice.errors import InputError
 from fedslice.tasks import own
 from fedslice.tasks.base import Task
@@ -51,6 +52,9 @@ def write(options: argparse.Namespace, folder: Path) -> None:
         "seed": options.seed or 0,
         "nodes": len(people),
         "deadline": options.deadline or DEADLINE,
+        "patience": PATIENCE,
+        "least": 0,
+        "spare": 0,
         "folder": str(folder.resolve() / app.SERVER),
         "authenticated": False,
         "trial": bool(options.trial),

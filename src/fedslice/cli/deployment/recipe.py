@@ -78,8 +78,9 @@ def serve(
     """The server's part of a Flower app, from the first node to the trained model in its folder;
     ``package`` is where the app's files are, perhaps with a vocabulary."""
     link = Flower(grid, authenticated=bool(config.get("authenticated", False)))
-    asked, seed = ("least", "spare"), int(config.get("seed", 0))
-    chosen: dict[str, Any] = {name: int(config[name]) for name in asked if name in config}
+    seed = int(config.get("seed", 0))
+    asked = {name: int(config.get(name, 0)) for name in ("least", "spare")}
+    chosen: dict[str, Any] = {name: number for name, number in asked.items() if number}
     if config.get("trial", False):
         print("a trial: noise is drawn from the seed, which everybody knows, and hides nothing")
         chosen["secret"] = seed

@@ -23,7 +23,9 @@ serverapp = "<<package>>.server_app:app"
 clientapp = "<<package>>.client_app:app"
 
 # rounds: in all; started again, a run goes on.  nodes: how many are waited for before the first round.
-# deadline: seconds that nodes have for an answer.  folder: the server's, on the SuperLink's machine.
+# deadline: seconds that nodes have for an answer.  patience: seconds that they have to come at all.
+# least: with fewer answers a round is thrown away and tried again (0: what the algorithm needs).
+# spare: so many more are asked than are needed.  folder: the server's, on the SuperLink's machine.
 # authenticated: the SuperLink lets in registered keys alone, so that names are theirs.
 # trial: the server's noise comes from the seed, which everybody knows, to compare it with a simulation.
 # publish: nodes are sent the trained model: no, held (the rows that they hold) or all.
