@@ -165,6 +165,7 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(
     same(undisturbed, out)
 
 
+@pytest.mark.every
 def test_a_study_that_was_killed_goes_on_and_ends_the_same(undisturbed, tmp_path):
     """SIGKILL at two moments, wherever they fall: what is left goes on, and all is the same to the
     byte."""

@@ -20,6 +20,7 @@ from hidden import (
     with_server_noise,
     with_shares,
 )
+from kinds import few
 from laws import MODEL
 from nodes import Deployment, bits
 
@@ -57,12 +58,7 @@ METHODS: dict[str, Callable[[], Algorithm]] = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name, marks=[] if name in ("secure", "answers", "recon") else pytest.mark.every
-        )
-        for name in METHODS
-    ],
+    few(METHODS, "secure", "recon"),
 )
 def test_a_sum_that_nobody_sees_into_is_the_simulations(name: str, tmp_path: Path) -> None:
     method = METHODS[name]()

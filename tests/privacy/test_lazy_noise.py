@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import logistic, people, run_of, state_bytes
 
 import fedslice as fs
@@ -177,7 +178,7 @@ def test_a_round_costs_the_rows_that_it_reads() -> None:
     assert 0 not in read
 
 
-@pytest.mark.parametrize("store", ["ram", "disk"])
+@pytest.mark.parametrize("store", few(["ram", "disk"], "disk"))
 def test_it_goes_on_from_a_checkpoint(store: str, tmp_path: Path) -> None:
     def run(rounds: int) -> Any:
         place = "ram" if store == "ram" else tmp_path / "rows"

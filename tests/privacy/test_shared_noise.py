@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import logistic, people, run_of
 from scipy import stats
 
@@ -31,7 +32,7 @@ def chi_square(drawn: np.ndarray, variance: float) -> float:
     return float(stats.chisquare(found, expected, sum_check=False).pvalue)
 
 
-@pytest.mark.parametrize("variance", [3.0, 1900.0, 2500.0, 2e6])
+@pytest.mark.parametrize("variance", few([3.0, 1900.0, 2500.0, 2e6], 3.0, 2e6))
 def test_the_noise_is_skellam(variance: float) -> None:
     """Below and above the mean of 1000 from which on jax.random.poisson is not used: at 10^6 its
     variance is 2.5 per cent too large."""
@@ -87,7 +88,7 @@ def of(rate: float, stages: list[Any], rows: int = ROWS) -> Algorithm:
     )
 
 
-@pytest.mark.parametrize("least", [3, 6])
+@pytest.mark.parametrize("least", few([3, 6], 3))
 def test_clients_have_their_shares_on_every_row(least: int) -> None:
     """Of six clients that stand still: Skellam numbers of variance 6/L (z l2)^2 over s K, on rows
     of clients and on others."""
