@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import run_of
 
 import fedslice as fs
@@ -98,7 +99,7 @@ def test_impossible_regularisers_are_refused() -> None:
 # -- transcriptions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("server_rate", [1.0, 0.6])
+@pytest.mark.parametrize("server_rate", few([1.0, 0.6], 0.6))
 def test_fedmid_is_its_pseudo_code(server_rate: float) -> None:
     """Yuan et al. (2021), h = 1/2 ||x||^2: y <- prox_{eta psi}(y - eta g), then x <- prox_{eta_s
     eta tau psi}(x + eta_s mean(y - x)), tau the mean number of steps; two of the four clients,
@@ -125,7 +126,7 @@ def test_fedmid_is_its_pseudo_code(server_rate: float) -> None:
     np.testing.assert_allclose(x_of(run), x, atol=1e-5)  # five rounds of float32
 
 
-@pytest.mark.parametrize("server_rate", [1.0, 0.6])
+@pytest.mark.parametrize("server_rate", few([1.0, 0.6], 0.6))
 def test_feddualavg_is_its_pseudo_code(server_rate: float) -> None:
     """Yuan et al. (2021): y = prox_{t psi}(z), z <- z - eta g(y), t <- t + eta on clients; the
     server averages z and adds eta_s eta tau to its own t.  Means by examples."""

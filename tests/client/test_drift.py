@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, run_of
 
 import fedslice as fs
@@ -141,7 +142,7 @@ def test_fedprox_of_zero_is_fedavg() -> None:
     assert_params_close(one.params(), two.params(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("mu", few([0.0, 0.5, 2.0], 0.5))
 def test_fedprox_has_its_closed_form(mu: float) -> None:
     """With z = y - x the corrected gradient is (A + mu) z + A (x - c), so tau steps give
     z = -(I - (I - eta (A + mu))^tau) (A + mu)^-1 A (x - c)."""
@@ -197,7 +198,7 @@ def scaffold_in_numpy(
 
 
 @pytest.mark.parametrize("option", [1, 2])
-@pytest.mark.parametrize("server_rate", [1.0, 0.5])
+@pytest.mark.parametrize("server_rate", few([1.0, 0.5], 0.5))
 def test_scaffold_is_its_pseudo_code(option: int, server_rate: float) -> None:
     """Two of five clients a round, unequal steps: x, c and every c_i; with the sign reversed x is
     far off."""
@@ -245,7 +246,7 @@ def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
     )  # FedAvg would not
 
 
-@pytest.mark.parametrize("option", [1, 2])
+@pytest.mark.parametrize("option", few([1, 2], 2))
 def test_the_first_round_of_scaffold_is_fedavg(option: int) -> None:
     """All variates start at 0."""
     one = R.scaffold(MODEL, RATE, fs.Work(epochs=2, batch=1), population=UNEVEN, option=option)
@@ -409,8 +410,8 @@ def test_progress_of_a_proximal_term(steps: int) -> None:
     assert float(progress(jnp.array(float(steps)), 0.0, 0.3)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.6], ids=["sgd", "momentum"])
-@pytest.mark.parametrize("mu", [0.0, 2.0], ids=["", "proximal"])
+@pytest.mark.parametrize("rho", few([0.0, 0.6], 0.6), ids=["sgd", "momentum"])
+@pytest.mark.parametrize("mu", few([0.0, 2.0], 2.0), ids=["", "proximal"])
 @pytest.mark.parametrize("scheduled", [False, True], ids=["", "scheduled"])
 def test_fednova_normalises_by_the_local_solver(rho: float, mu: float, scheduled: bool) -> None:
     """F_i = <g_i, x>: the gradient is g_i everywhere, so G_i = eta_t ||a_i||_1 g_i exactly, and
@@ -536,7 +537,7 @@ def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     assert np.abs(own).max() > 0.1
 
 
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", few(["uniform", "examples"], "uniform"))
 def test_scaffold_on_tables_is_the_published_one(weights: str, sparse: Quadratic) -> None:
     """Algorithm 1 of Karimireddy et al. on whole vectors, where clients also move the rows that
     they do not hold, with means weighted as by Ding et al. (D.4).  Two of six clients a round,

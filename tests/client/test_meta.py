@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import features, linear, slope, theta_of
 from problems import ROWS, assert_params_close, people, run_of, state_bytes
 from works import works
@@ -79,7 +80,7 @@ def test_full_maml_is_the_best_to_start_from() -> None:
 
 
 @ORDERS
-@pytest.mark.parametrize("split", ["half", "none"])
+@pytest.mark.parametrize("split", few(["half", "none"], "half"))
 def test_without_an_inner_step_it_is_fedavg_on_query(first_order: bool, split: str) -> None:
     model, population = linear(), people()
     query = population if split == "none" else halves.query(population, split)
@@ -137,9 +138,9 @@ def lonely(population: Population) -> np.ndarray:
     [
         pytest.param({"steps": 3, "batch": 2}, id="steps"),
         pytest.param(
-            {"epochs": 2, "batch": 2}, id="epochs"
+            {"epochs": 2, "batch": 2}, id="epochs", marks=pytest.mark.every
         ),  # of 5 examples 3 support, 2 query: 2 batches against 1
-        pytest.param({"steps": 3, "batch": 2, "split": "none"}, id="none"),
+        pytest.param({"steps": 3, "batch": 2, "split": "none"}, id="none", marks=pytest.mark.every),
         pytest.param({"epochs": 2, "batch": 1, "split": lonely}, id="function"),
     ],
 )
@@ -155,7 +156,7 @@ def test_engine_is_the_reference(settings: dict[str, Any], first_order: bool) ->
 
 
 @ORDERS
-@pytest.mark.parametrize("split", ["time", "none"])
+@pytest.mark.parametrize("split", few(["time", "none"], "time"))
 def test_first_order_sends_query_rows_and_full_both(first_order: bool, split: str) -> None:
     """Each client reads a row of its own for support and another for query; the Hessian couples
     them by the bias."""

@@ -97,7 +97,14 @@ def test_no_shrinkage_towards_the_samples_is_their_mean() -> None:
     np.testing.assert_allclose(posterior_update(jnp.asarray(found), 0.0), found.mean(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("samples", "window", "burn_in"), [(1, 3, 2), (3, 2, 1), (4, 1, 0)])
+@pytest.mark.parametrize(
+    ("samples", "window", "burn_in"),
+    [
+        pytest.param(1, 3, 2, marks=pytest.mark.every),
+        (3, 2, 1),
+        pytest.param(4, 1, 0, marks=pytest.mark.every),
+    ],
+)
 def test_fedpa_is_its_definition(samples: int, window: int, burn_in: int) -> None:
     """Three rounds: every client's samples, its posterior's update, their mean by examples.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import ROWS, assert_params_close, logistic, people, run_of, state_bytes
 from works import works
 
@@ -56,7 +57,9 @@ def recon(model: Model, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "work", [{"steps": 3, "batch": 4}, {"epochs": 2, "batch": 4}], ids=["steps", "epochs"]
+    "work",
+    [pytest.param({"steps": 3, "batch": 4}, marks=pytest.mark.every), {"epochs": 2, "batch": 4}],
+    ids=["steps", "epochs"],
 )
 def test_without_local_leaves_and_split_it_is_fedavg_bit_for_bit(work: dict[str, int]) -> None:
     model, population = logistic(), people()
@@ -85,7 +88,7 @@ def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
 # -- first-order meta-learning ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k_r", [1, 3])
+@pytest.mark.parametrize("k_r", few([1, 3], 3))
 def test_one_step_of_u_is_the_first_order_meta_gradient(k_r: int) -> None:
     """g+ - g = -rate * grad_g f(g, R(g); query) with R(g) held constant; through R(g) the gradient
     is another."""
@@ -152,7 +155,7 @@ def means(population: Population, split: str) -> tuple[np.ndarray, np.ndarray, n
 
 @pytest.mark.parametrize("joint", [False, True], ids=["alternating", "joint"])
 @pytest.mark.parametrize("split", ["half", "none"])
-@pytest.mark.parametrize("k_r", [1, 4])
+@pytest.mark.parametrize("k_r", few([1, 4], 4))
 def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     """Full batches.  R: l = s - g + (l_0 + g - s)(1 - r)^k_r, s the support mean.  U, with e = q -
     l - g, q the query mean: g moves by e (1 - (1 - u)^k_u); if l moves too, e shrinks by 1 - 2u a
@@ -254,7 +257,11 @@ def test_clients_without_support_train_at_fresh_local_leaves() -> None:
 
 @pytest.mark.parametrize(
     "reduce",
-    [None, fs.reduce.median(quorum=0), fs.reduce.trimmed(0.4, quorum=0)],
+    [
+        pytest.param(None, marks=pytest.mark.every),
+        fs.reduce.median(quorum=0),
+        pytest.param(fs.reduce.trimmed(0.4, quorum=0), marks=pytest.mark.every),
+    ],
     ids=["sum", "median", "trimmed"],
 )
 def test_a_row_that_is_only_read_does_not_count_as_sent(reduce: Any) -> None:
@@ -341,14 +348,19 @@ def reference(run: Run, rounds: int, joint: bool, query_heat: bool) -> np.ndarra
     [
         pytest.param({"steps": 4, "reconstruct_steps": 3}, False, id="steps"),
         pytest.param(
-            {"epochs": 1, "reconstruct_epochs": 5, "reconstruct_steps": 4}, False, id="up to"
+            {"epochs": 1, "reconstruct_epochs": 5, "reconstruct_steps": 4},
+            False,
+            id="up to",
+            marks=pytest.mark.every,
         ),
         pytest.param(
             {"epochs": 2, "reconstruct_epochs": 2, "split": "time", "joint": True},
             False,
             id="joint time",
         ),
-        pytest.param({"epochs": 1, "reconstruct_epochs": 1}, True, id="heat"),
+        pytest.param(
+            {"epochs": 1, "reconstruct_epochs": 1}, True, id="heat", marks=pytest.mark.every
+        ),
     ],
 )
 def test_engine_is_the_reference(settings: dict[str, Any], heat: bool) -> None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, run_of
 
 import fedslice as fs
@@ -122,7 +123,7 @@ def assert_scores(scores: Scores, errors: dict[int, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vmap", "map"])
-@pytest.mark.parametrize("split", ["half", "time"])
+@pytest.mark.parametrize("split", few(["half", "time"], "half"))
 def test_recon_eval_is_the_reference(
     split: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +199,7 @@ def test_steps_are_an_axis() -> None:
     assert len(set(losses)) == 4
 
 
-@pytest.mark.parametrize("split", ["half", "time"])
+@pytest.mark.parametrize("split", few(["half", "time"], "time"))
 def test_support_examples_are_an_axis(split: str) -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)

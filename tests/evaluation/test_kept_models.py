@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import features, linear, theta_of
 from problems import ROWS, people, run_of
 from works import works
@@ -89,7 +90,11 @@ def reference(run: Run, rounds: int) -> tuple[np.ndarray, float, dict[int, np.nd
     return table, bias, users
 
 
-@pytest.mark.parametrize("work", [{}, {"steps": None, "epochs": 1}], ids=["steps", "epochs"])
+@pytest.mark.parametrize(
+    "work",
+    [{}, pytest.param({"steps": None, "epochs": 1}, marks=pytest.mark.every)],
+    ids=["steps", "epochs"],
+)
 def test_fedper_is_the_reference(work: dict[str, Any]) -> None:
     rounds = 4
     run = run_of(fedper(matrix_model(), **work), raters(), sampler=fs.sampling.uniform(2), seed=5)
@@ -154,7 +159,7 @@ def assert_scores(scores: Scores, population: Population, errors: np.ndarray) ->
         np.testing.assert_allclose(scores.clients["loss"], sums / population.counts, rtol=2e-4)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "map"])
+@pytest.mark.parametrize("engine", few(["vmap", "map"], "vmap"))
 def test_ditto_serves_its_rows_and_the_global_ones_where_it_has_none(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ is drawn; all starts at zero.  So with s_t = 1 - share where the group was drawn
 on every row: noise that a client read takes part in what it trains.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ def groups() -> fs.Population:
     )
 
 
+@cache
 def method(way: str, **more: Any) -> Algorithm:
     # a mean over GROUP examples, and over the two clients of a round
     rate = 2 * SHARE * GROUP

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import linear
 from problems import logistic, people, run_of
 from scipy import stats
@@ -37,7 +38,10 @@ def moved(sampler: Sampler, **more: Any) -> tuple[np.ndarray, int, Any]:
     return run.table("w", np.arange(ROWS)) - before, report.clients, run
 
 
-@pytest.mark.parametrize("sampler", [fs.sampling.uniform(5), fs.sampling.poisson(4)])
+@pytest.mark.parametrize(
+    "sampler",
+    [pytest.param(fs.sampling.uniform(5), marks=pytest.mark.every), fs.sampling.poisson(4)],
+)
 def test_the_sum_of_all_noise_falls_on_every_row(sampler: Sampler) -> None:
     """n clients with N(0, z^2 C^2) each, over K: normal numbers of that variance on the rows that
     somebody holds and on those that nobody does, and nothing else."""
@@ -127,7 +131,7 @@ def test_what_it_cannot_hide_is_refused() -> None:
         still(exact, 24)
 
 
-@pytest.mark.parametrize("way", ["local", "distributed"])
+@pytest.mark.parametrize("way", few(["local", "distributed"], "local"))
 def test_a_client_that_fails_still_adds_its_noise(way: str) -> None:
     """Otherwise the amount of noise, or a round thrown away, would show that its loss was not
     finite."""

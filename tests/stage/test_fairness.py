@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
@@ -61,7 +62,7 @@ def test_qffl_of_zero_is_fedavg_with_uniform_weights() -> None:
     assert_params_close(run_of(one, people(), 3).params(), run_of(two, people(), 3).params())
 
 
-@pytest.mark.parametrize("q", [1.0, 2.0])
+@pytest.mark.parametrize("q", few([1.0, 2.0], 2.0))
 def test_qffl_is_q_fedavg(q: float) -> None:
     """Li et al. 2020, Algorithm 2, in NumPy, with two local steps."""
     rate, rounds = 0.1, 5
