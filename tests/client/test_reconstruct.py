@@ -76,12 +76,11 @@ def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
     query = halves.query(population, "half")
     assert 0 < query.examples < population.examples
     one = run_of(recon(model, steps=3), population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), query, 3)
+    fedavg = fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3))
+    two = run_of(fedavg, query, 3)
     everything = {"w": np.arange(ROWS)}
     assert_params_close(one.params(everything), two.params(everything), rtol=1e-6, atol=1e-7)
-    whole = run_of(
-        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), population, 3
-    )
+    whole = run_of(fedavg, population, 3)
     assert not np.allclose(one.params(everything)["w"], whole.params(everything)["w"], atol=1e-3)
 
 
@@ -237,10 +236,8 @@ def test_clients_without_query_change_nothing() -> None:
             recon(model, steps=2, recover=fs.Work(**{name: 0}))
     population = raters((6, 1, 4))
     others = population.select(population.owners != 1)
-    one, two = (
-        run_of(recon(model, steps=2, reconstruct_steps=2), given, 3)
-        for given in (population, others)
-    )
+    method = recon(model, steps=2, reconstruct_steps=2)
+    one, two = (run_of(method, given, 3) for given in (population, others))
     everything = {"item": np.arange(ITEMS)}
     assert_params_close(one.params(everything), two.params(everything))
 
