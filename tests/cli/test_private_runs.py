@@ -46,6 +46,7 @@ def test_who_adds_the_noise(who: str, words: str, capsys: Any) -> None:
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.every
 def test_a_comparison_says_it_for_each(tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "study"
     told = ["--set", "fedsubavg:heat_privacy=public"]

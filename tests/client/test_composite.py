@@ -194,6 +194,7 @@ def test_fedmid_with_the_prox_on_the_server_only_solves_the_lasso() -> None:
     np.testing.assert_allclose(got, lasso(s), atol=0.02)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("recipe", [R.fedmid, R.feddualavg])
 def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
     """Separable: the constrained solution is clip(m).  Projections do not add up, so FedMiD's is no
@@ -216,6 +217,7 @@ def test_group_zeroes_whole_rows(recipe: Any) -> None:
     assert np.linalg.norm(got[0]) < np.linalg.norm(M[:2]) - 0.2
 
 
+@pytest.mark.every
 def test_without_strength_both_are_fedavg() -> None:
     """psi = 0: soft thresholding by 0 is nothing."""
     plain = x_of(run_of(R.fedavg(MODEL, optax.sgd(0.1), fs.Work(epochs=1, batch=1)), UNEVEN, 4))

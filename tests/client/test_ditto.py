@@ -151,6 +151,7 @@ def test_engine_is_the_reference(settings: dict[str, Any]) -> None:
     assert np.abs(own[taken] - theta).max() > 0.05
 
 
+@pytest.mark.every
 def test_rows_of_a_slice_are_those_of_the_whole() -> None:
     """With the table as a dense leaf every client keeps all rows; those that it holds are the same.
     The rest is pulled to a global row that it never trained."""

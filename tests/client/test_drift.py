@@ -109,6 +109,7 @@ def local(
 # -- FedAvg ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fedavg_stops_at_its_own_fixed_point_which_is_not_the_optimum() -> None:
     """y_i - x = -P_i (x - c_i), so x stays where sum_i w_i P_i (x - c_i) = 0.  For one step P_i =
     eta A_i: the optimum.
@@ -131,6 +132,7 @@ def test_fedavg_stops_at_its_own_fixed_point_which_is_not_the_optimum() -> None:
 # -- FedProx ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fedprox_of_zero_is_fedavg() -> None:
     one, two = (
         run_of(method, UNEVEN, 3)
@@ -159,6 +161,7 @@ def test_fedprox_has_its_closed_form(mu: float) -> None:
     np.testing.assert_allclose(x_of(run), START + np.mean(moves, 0), **CLOSE)
 
 
+@pytest.mark.every
 def test_fedprox_pulls_towards_the_global_model() -> None:
     """One client: in A's eigenbasis every part of z shrinks as mu grows, for eta (A + mu) < 1."""
     alone = EVEN.subset(np.array([1]))
@@ -223,6 +226,7 @@ def test_scaffold_is_its_pseudo_code(option: int, server_rate: float) -> None:
     )  # what the variates are for: c is always the mean of all c_i
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("option", [1, 2])
 @pytest.mark.parametrize("cohort", [N, 2])
 def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
@@ -246,6 +250,7 @@ def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
     )  # FedAvg would not
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("option", few([1, 2], 2))
 def test_the_first_round_of_scaffold_is_fedavg(option: int) -> None:
     """All variates start at 0."""
@@ -278,6 +283,7 @@ def test_approximate_scaffold_is_eq_47() -> None:
 # -- Mime and FedDANE ------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_mime_of_one_step_is_server_momentum() -> None:
     """From y = x the correction leaves c alone, the mean gradient: each client takes SGDM's own
     step, trace m included.
@@ -306,6 +312,7 @@ def test_mime_is_its_pseudo_code() -> None:
     np.testing.assert_allclose(x_of(run), x, **CLOSE)
 
 
+@pytest.mark.every
 def test_mime_finds_the_optimum_and_mimelite_does_not() -> None:
     """With everybody in the round c is the gradient of f: at the optimum no client moves.  MimeLite
     of plain SGD is FedAvg, round by round, and stops where FedAvg does."""
@@ -346,6 +353,7 @@ def test_feddane_is_its_pseudo_code() -> None:
 # -- FedNova ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fednova_of_equal_steps_is_fedavg() -> None:
     """tau_eff = tau: dividing and multiplying by it is nothing but rounding."""
     one, two = (
@@ -481,6 +489,7 @@ def test_fedpd_is_its_pseudo_code() -> None:
     np.testing.assert_allclose(run.memory[0]["x"], dual, **CLOSE)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     ("name", "cohort", "rounds"),
     [("feddyn", N, 150), ("feddyn", 2, 600), ("fedpd", N, 150)],
@@ -510,7 +519,7 @@ def sparse() -> Quadratic:
     return random_quadratic(clients=6, rows=5, seed=2)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("name", few(["scaffold", "feddyn"], "scaffold"))
 def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     name: str, sparse: Quadratic
 ) -> None:
@@ -592,7 +601,7 @@ def test_sparse_scaffold_under_partial_participation_keeps_the_mean_of_the_holde
     np.testing.assert_allclose(run.store.state.server[1]["w"], total / count, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("name", few(["scaffold", "feddyn"], "scaffold"))
 def test_the_servers_mean_is_that_of_the_clients_however_many_come(name: str) -> None:
     """c = mean c_i and lambda = mean lambda_i, also when cohorts vary: then the fixed point is the
     optimum."""

@@ -62,6 +62,7 @@ def test_fixed_point_on_parabolas(first_order: bool) -> None:
     assert abs(float(run.params()["x"]) - other) > 0.3  # where FedAvg rests
 
 
+@pytest.mark.every
 def test_full_maml_is_the_best_to_start_from() -> None:
     """It minimises the mean of F_i(w - alpha grad F_i(w)); FOMAML does not, and FedAvg minimises
     that of F_i."""
@@ -79,6 +80,7 @@ def test_full_maml_is_the_best_to_start_from() -> None:
     assert after[0] == pytest.approx(np.mean(weight * (best - CENTRES) ** 2) / 2, rel=1e-4)
 
 
+@pytest.mark.every
 @ORDERS
 @pytest.mark.parametrize("split", few(["half", "none"], "half"))
 def test_without_an_inner_step_it_is_fedavg_on_query(first_order: bool, split: str) -> None:
@@ -206,6 +208,7 @@ def test_local_leaves_take_both_steps_and_stay(first_order: bool) -> None:
     assert jax.tree.leaves(run.memory) == []
 
 
+@pytest.mark.every
 def test_noise_differs_between_support_and_query() -> None:
     """F = n x + x^2 / 2, n drawn anew: x' = x - alpha (n_s + x), the step is rate (n_q + x')."""
 

@@ -69,6 +69,7 @@ def test_without_local_leaves_and_split_it_is_fedavg_bit_for_bit(work: dict[str,
     assert state_bytes(one) == state_bytes(two)
 
 
+@pytest.mark.every
 def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
     """The same clients, the same examples, the same weights: also the same batches, as those are
     hashed by client."""
@@ -87,6 +88,7 @@ def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
 # -- first-order meta-learning ---------------------------------------------------------------------
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("k_r", few([1, 3], 3))
 def test_one_step_of_u_is_the_first_order_meta_gradient(k_r: int) -> None:
     """g+ - g = -rate * grad_g f(g, R(g); query) with R(g) held constant; through R(g) the gradient
@@ -178,6 +180,7 @@ def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     assert weight.tolist() == ([5, 1, 8, 2] if split == "none" else [2, 0, 4, 1])
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("joint", [False, True], ids=["alternating", "joint"])
 def test_at_the_local_optimum_only_a_split_teaches_the_global_leaves(joint: bool) -> None:
     """R of rate 1 gives l = s - g at once.  Without a split s = q and nothing is left to learn;

@@ -47,6 +47,7 @@ def table_model() -> Model:
     return Model(lambda key: {}, loss, {"w": Table(rows=5, shape=(2,), fields=("item",))})
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("weights", few(["examples", "uniform"], "examples"))
 def test_one_model_is_fedavg(weights: str) -> None:
     """Everyone chooses the only model, and the mean over its clients is the mean over all; it

@@ -238,6 +238,7 @@ def test_the_split_can_be_another_than_in_training() -> None:
 # -- from a run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fedrecon_teaches_what_reconstruction_needs() -> None:
     """Films have two hidden properties that users weigh differently.  From five ratings of an
     unseen user the trained films tell the other five, the first ones nothing; without

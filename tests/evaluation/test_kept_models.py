@@ -114,6 +114,7 @@ def test_fedper_is_the_reference(work: dict[str, Any]) -> None:
     assert np.abs(users[int(np.argmax(own.rounds))] - table.mean()).max() > 0.1
 
 
+@pytest.mark.every
 def test_local_leaves_fit_what_a_global_model_cannot() -> None:
     """F_i = (g + l_i - a_i)^2: with an l_i of its own every client fits its a_i.  FedAvg draws l_i
     anew in each round: nothing of it stays, and the loss stays at the variance of the a_i."""
@@ -229,6 +230,7 @@ def test_fedper_serves_its_own_leaves() -> None:
     assert np.isnan(gain.clients("loss")).tolist() == (test.counts == 0).tolist()
 
 
+@pytest.mark.every
 def test_before_is_evaluation_of_the_global_model() -> None:
     train, test = people().split(examples=0.3)
     run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=3, batch=2)), train)
@@ -246,6 +248,7 @@ def test_before_is_evaluation_of_the_global_model() -> None:
 # -- who gains -------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_the_gain_over_clients_follows_the_pull() -> None:
     """Each client has a slope of its own: alone it learns it, pulled hard it gets the mean of all,
     which suits few."""

@@ -63,6 +63,7 @@ def test_one_client_is_fedavg() -> None:
     assert_params_close(one, two, rtol=0, atol=0)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("heat", few([False, True], True), ids=["", "heat"])
 def test_updates_that_agree_are_fedavg(heat: bool) -> None:
     """All clients have the same data: the mean's norm is that of each of them, with heat too, for
@@ -89,6 +90,7 @@ def cold(clients: int) -> tuple[Model, Population]:
     return Model(lambda key: {}, loss, {"w": table}), Population.from_arrays(rows[:, 0], row=rows)
 
 
+@pytest.mark.every
 def test_rows_of_one_holder_each() -> None:
     """delta = -eta (1, ..., 1) / N: ||delta||^2 is 1/N of the mean ||delta_i||^2, so the step is
     N/2 and each row goes eta/2, where FedAvg goes eta/N.  With heat <delta, C delta> = N delta^2

@@ -96,7 +96,7 @@ def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.M
 
 # Of these a few for the laws that trace a recipe once more: memory and extras, a survey, stages.
 FEW = {"scaffold-1", "mime", "everything"}
-all_structures = recipes(RECIPES, STRUCTURES)
+all_structures = recipes(RECIPES, STRUCTURES - {"fedavg-epochs", "fedsubavg-weighted", "afl"})
 
 
 def clients_of(name: str, population: Population) -> Population:
@@ -370,7 +370,7 @@ def two_rows(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
     return jnp.sum((fs.lookup(params["w"], batch["row"]) - 1) ** 2, -1)
 
 
-@pytest.mark.parametrize("name", few(IDLE, "fedavgm", "scaffold-heat", "mime"))
+@pytest.mark.parametrize("name", few(IDLE, "fedavgm", "scaffold-heat"))
 def test_idle_rows_rest_in_tables_and_move_in_dense_leaves(name: str) -> None:
     """Client 0 holds row 0 alone, client 1 row 1; F_i = (w_i - 1)^2, exact gradients.
 
@@ -447,6 +447,7 @@ def test_fedsubavg_where_all_hold_all_is_fedavg(weights: str) -> None:
     )
 
 
+@pytest.mark.every
 def test_fedavg_of_one_full_batch_step_is_fedsgd() -> None:
     """One local step of rate g on all data from all clients: x - g * sum |D_i| grad f_i / sum
     |D_i|, FedSGD's step."""

@@ -118,7 +118,7 @@ def test_weights_by_examples_are_a_ratio_estimator() -> None:
     assert gaps[0] > gaps[1] > gaps[2] > 1e-3
 
 
-@pytest.mark.parametrize("name", few(ONE_STEP, "fedsubavg", "mime"))
+@pytest.mark.parametrize("name", few(ONE_STEP, "fedsubavg"))
 def test_with_heat_a_round_of_all_clients_is_the_mean_over_holders(name: str) -> None:
     run = run_of(ONE_STEP[name], PEOPLE)
     before = np.append(run.table("w", np.arange(ROWS)), run.params()["bias"]).astype(float)

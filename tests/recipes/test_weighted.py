@@ -27,7 +27,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", few(METHODS, "fedsubavg", "mime"))
+@pytest.mark.parametrize("name", few(METHODS, "fedsubavg"))
 def test_the_mean_over_all_draws_is_the_mean_by_examples(name: str) -> None:
     """All N^K draws of K clients, each with its probability: with heat every row moves by the mean
     over its holders weighted by their examples, without by the mean over all clients.  A client

@@ -466,6 +466,7 @@ ROBUST = {
 }
 
 
+@pytest.mark.every
 def test_trimmed_of_nothing_is_fedavg() -> None:
     one = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4))
     two = fs.recipes.fedavg(

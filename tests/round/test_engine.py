@@ -444,6 +444,7 @@ class Tower(nn.Module):
         return nn.Dense(1)(nn.tanh(nn.Dense(3)(x)))[:, 0]
 
 
+@pytest.mark.every
 def test_flax_modules_in_the_loss() -> None:
     tower = Tower()
     model = Model(
@@ -454,6 +455,7 @@ def test_flax_modules_in_the_loss() -> None:
     check_learns(model)
 
 
+@pytest.mark.every
 def test_equinox_modules_in_the_loss() -> None:
     parts = eqx.partition(eqx.nn.MLP(2, "scalar", 3, 1, key=jax.random.key(0)), eqx.is_array)
     model = Model(

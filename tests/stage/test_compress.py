@@ -417,6 +417,7 @@ def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> Non
 # -- training --------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_feedback_converges_where_biased_compression_stalls() -> None:
     """Two clients, F_i = 1/2 |x - c_i|^2 with c = (4, 1), (-4, 1): the first numbers of the
     gradients cancel and are the larger ones whenever |x_1| < 3, so top-1 of 2 never sends the
