@@ -41,6 +41,7 @@ def own_models(run: Run) -> np.ndarray:
 # -- closed forms ----------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("pull", few([0.0, 0.7, 50.0], 0.7))
 def test_fixed_point_on_quadratics(pull: float) -> None:
     """v_i rests at (A_i + lambda I)^-1 (A_i c_i + lambda w) on S(i): c_i for lambda = 0, close to w

@@ -363,6 +363,7 @@ def test_fednova_of_equal_steps_is_fedavg() -> None:
     assert_params_close(run_of(one, UNEVEN, 4).params(), run_of(two, UNEVEN, 4).params())
 
 
+@pytest.mark.every
 def test_fednova_is_consistent_where_fedavg_is_not() -> None:
     """Fixed points, p_i = 1/N: FedAvg's solves sum P_i (x - c_i) = 0, FedNova's sum (P_i / tau_i)
     (x - c_i) = 0.

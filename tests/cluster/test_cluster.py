@@ -60,20 +60,14 @@ def reports(run: Any, rounds: int) -> list[Any]:
     ]
 
 
-def law(name: str, crews: list[Here]) -> None:
-    local = alone(name)
-    expected = reports(local, 3)
-    for crew in crews:
-        run = on(crew, name)
-        assert reports(run, 3) == expected
-        assert state(run) == state(local)
-        assert WITH_DRIVER.get(name, "") in run.layout.reason
-        assert (run.layout.reason == "") == (name not in WITH_DRIVER)
-
-
 @pytest.mark.parametrize("name", few(NAMES, "scaffold-1", "fedavg-topk", "ifca", "mime"))
-def test_as_in_one_process_to_the_bit(name: str) -> None:
-    law(name, [Here(workers=1, shards=1), Here(workers=2, shards=3)])
+@pytest.mark.parametrize("crew", few([(1, 1), (2, 3)], (2, 3)), ids=str)
+def test_as_in_one_process_to_the_bit(name: str, crew: tuple[int, int]) -> None:
+    local, run = alone(name), on(Here(*crew), name)
+    assert reports(run, 3) == reports(local, 3)
+    assert state(run) == state(local)
+    assert WITH_DRIVER.get(name, "") in run.layout.reason
+    assert (run.layout.reason == "") == (name not in WITH_DRIVER)
 
 
 @pytest.mark.every

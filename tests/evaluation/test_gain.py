@@ -476,6 +476,7 @@ def test_a_leaf_to_fine_tune_may_be_named_alone() -> None:
     assert figures[0] == figures[1]
 
 
+@pytest.mark.every
 def test_same_seed_same_figures() -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)

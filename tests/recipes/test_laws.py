@@ -94,8 +94,8 @@ def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.M
     )
 
 
-# Of these a few for the laws that trace a recipe once more: memory and extras, a survey, stages.
-FEW = {"scaffold-1", "mime", "everything"}
+# Of these a few for the laws that trace a recipe once more: memory and extras, stages.
+FEW = {"scaffold-1", "everything"}
 all_structures = recipes(RECIPES, STRUCTURES - {"fedavg-epochs", "fedsubavg-weighted", "afl"})
 
 
@@ -155,7 +155,7 @@ def padded(name: str, run: Run) -> list[Any]:
     return reports
 
 
-@recipes(RECIPES, FEW)
+@recipes(RECIPES, {*FEW, "mime"})
 @pytest.mark.parametrize("how", [("map", 1), (2, 1), ("map", 3), ("debug", 1)], ids=str)
 def test_vectorised_is_mapped_is_chunked_is_threaded_is_debug(
     name: str, how: tuple[Any, int]

@@ -107,6 +107,7 @@ def test_defences_still_learn(attack: str, defence: str) -> None:
     assert result(attack, defence)[0] < LEARNT
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("defence", few(["mean", "median"], "median"))
 def test_updates_that_are_not_numbers_are_counted_and_dropped(defence: str) -> None:
     """Attackers in the cohorts are known from the sampler; without them training goes on with the

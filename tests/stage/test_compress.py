@@ -377,11 +377,11 @@ def kept(share: float) -> Any:
 @pytest.mark.parametrize(
     ("compressor", "numbers"),
     [
-        (None, lambda n: 4 * n),
+        pytest.param(None, lambda n: 4 * n, marks=pytest.mark.every),
         (fs.stage.quantise(7), lambda n: np.ceil(n / 2) + 4),
         (fs.stage.largest(0.25), kept(0.25)),
-        (fs.stage.random(1.0), kept(1.0)),
-        (fs.stage.sign(), lambda n: np.ceil(n / 4) + 4),
+        pytest.param(fs.stage.random(1.0), kept(1.0), marks=pytest.mark.every),
+        pytest.param(fs.stage.sign(), lambda n: np.ceil(n / 4) + 4, marks=pytest.mark.every),
     ],
     ids=["plain", "quantise", "largest", "random", "sign"],
 )
