@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 
 import fedslice as fs
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_for, settings_of_all
@@ -29,6 +31,15 @@ def test_the_docs_page_is_what_the_catalogue_says() -> None:
     assert (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text() == page()
 
 
+def built(name: str) -> tuple[Any, Any, Any]:
+    """The algorithm as the command line makes it, its task, its settings."""
+    method, task = ALGORITHMS[name], LOCAL if name in ("fedrecon", "fedper") else TASK
+    settings = settings_for(
+        task, name, ["cohort=10", *(["steps=2"] if "steps" not in method.unused else [])]
+    )
+    return method.build(task, settings), task, settings
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_is_told_and_built(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algorithms", name]) == 0
@@ -36,15 +47,20 @@ def test_every_algorithm_is_told_and_built(name: str, capsys: pytest.CaptureFixt
     method = ALGORITHMS[name]
     assert all(part in text for part in (*method.page.body, *method.page.closing))
     assert all(f"`{key}`" in text for key in (*method.options, *method.parts))
-    task = LOCAL if name in ("fedrecon", "fedper") else TASK
-    settings = settings_for(
-        task, name, ["cohort=10", *(["steps=2"] if "steps" not in method.unused else [])]
-    )
+    assert set(method.unused) <= set(COMMON)
+    built(name)
+
+
+STRUCTURES = "fedsubavg", "scaffold", "mime", "ifca", "fedrecon", "ditto", "central"
+
+
+@pytest.mark.parametrize("name", few(ALGORITHMS, *STRUCTURES))
+def test_every_algorithm_trains(name: str) -> None:
+    method, (algorithm, task, settings) = ALGORITHMS[name], built(name)
     people = task.train.pool() if method.pooled else task.train
-    run = fs.simulate(method.build(task, settings), people, sampler=method.sampler(settings))
+    run = fs.simulate(algorithm, people, sampler=method.sampler(settings))
     reports = list(run.rounds(2))
     assert np.isfinite(reports[-1].loss)
-    assert set(method.unused) <= set(COMMON)
 
 
 def test_one_expression_and_one_command_line_are_the_same() -> None:

@@ -23,6 +23,7 @@ def lines(text: str) -> dict[str, str]:
     return {line.split()[0]: line for line in text.splitlines() if line.strip()}
 
 
+@pytest.mark.every
 def test_mu_leaves_fedavg_alone_and_the_table_says_what_each_ran_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

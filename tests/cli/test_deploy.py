@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from apps import SAME, link_of, session, written
+from kinds import few
 
 from fedslice.cli.deployment import app, recipe
 from fedslice.cli.deployment.comparison import compare
@@ -26,9 +27,7 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "compiled_in", lambda folder: None)
 
 
-@pytest.mark.parametrize(
-    "name", ["fedsubavg", "scaffold", pytest.param("ditto", marks=pytest.mark.every)]
-)
+@pytest.mark.parametrize("name", few(["fedsubavg", "scaffold", "ditto"], "scaffold"))
 def test_what_is_written_is_enough_and_is_the_simulation(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

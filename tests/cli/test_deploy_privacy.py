@@ -30,7 +30,7 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     "changes",
     [
         ("--set", "secure=yes", *RESPONSES),
-        (*NOISE, "--set", "secure=yes", *RESPONSES),
+        pytest.param((*NOISE, "--set", "secure=yes", *RESPONSES), marks=pytest.mark.every),
         pytest.param(
             (*NOISE, "--set", "noise_by=shares:3", "--set", "heat_privacy=sum:1:2"),
             marks=pytest.mark.every,

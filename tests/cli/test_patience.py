@@ -67,6 +67,7 @@ def test_patience_needs_something_to_wait_for(capsys: pytest.CaptureFixture[str]
     assert "--validation 0.1" in capsys.readouterr().err
 
 
+@pytest.mark.every
 def test_without_patience_a_study_goes_on_with_what_had_stopped(tmp_path: Path) -> None:
     out = str(tmp_path / "s")
     grid = ["study", "quadratic", "fedavg", *RUN[2:], "--seeds", "1", "--out", out]

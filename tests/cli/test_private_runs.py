@@ -38,7 +38,10 @@ def test_a_private_run_says_what_it_tells(tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("who", "words"),
-    [("clients", "on every update before it is sent"), ("shares:15", "Skellam noise")],
+    [
+        pytest.param("clients", "on every update before it is sent", marks=pytest.mark.every),
+        ("shares:15", "Skellam noise"),
+    ],
 )
 def test_who_adds_the_noise(who: str, words: str, capsys: Any) -> None:
     more = ["--algorithm", "fedavg", "--set", f"noise_by={who}"]
@@ -46,6 +49,7 @@ def test_who_adds_the_noise(who: str, words: str, capsys: Any) -> None:
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.every
 def test_a_comparison_says_it_for_each(tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "study"
     told = ["--set", "fedsubavg:heat_privacy=public"]

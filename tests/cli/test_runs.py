@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds import few
 from safetensors.numpy import load_file
 
 from fedslice.cli import experiment, printing, wanted
@@ -132,7 +133,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch, number: int, round: int, times: i
     monkeypatch.setattr(Ahead, "ask", sending)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", few(["SIGINT", "SIGTERM", "SIGHUP"], "SIGINT", "SIGTERM"))
 def test_a_signal_ends_the_round_and_saves(
     name: str,
     tmp_path: Path,

@@ -165,6 +165,7 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(
     same(undisturbed, out)
 
 
+@pytest.mark.every
 def test_a_study_that_was_killed_goes_on_and_ends_the_same(undisturbed, tmp_path):
     """SIGKILL at two moments, wherever they fall: what is left goes on, and all is the same to the
     byte."""
@@ -196,12 +197,13 @@ def same(one: Path, two: Path):
 def test_a_diverging_cell_is_stopped_left_out_and_not_tried_again(tmp_path, capsys):
     out = tmp_path / "s"
     command = ["study", "quadratic", "fedavg", "--grid", "client_rate=0.1,1e30", "--scale", "0.4"]
-    assert main([*command, *SMALL[:6], "--out", str(out)]) == 0
+    command += [*SMALL[:4], "--seeds", "1", "--out", str(out)]
+    assert main(command) == 0
     told = capsys.readouterr()
-    assert told.err.count("client_rate=1e30 seed") == 2
-    assert "2 of 4 runs diverged and are left out." in told.out
-    assert main([*command, *SMALL[:6], "--out", str(out)]) == 0
-    assert capsys.readouterr().err.count("ended before") == 4
+    assert told.err.count("client_rate=1e30 seed") == 1
+    assert "1 of 2 runs diverged and are left out." in told.out
+    assert main(command) == 0
+    assert capsys.readouterr().err.count("ended before") == 2
 
 
 def test_extending_tries_the_next_value_until_the_optimum_is_inside(tmp_path, capsys):
@@ -219,8 +221,8 @@ def test_extending_tries_the_next_value_until_the_optimum_is_inside(tmp_path, ca
 def test_a_study_in_a_file(undisturbed, tmp_path):
     file = tmp_path / "study.toml"
     file.write_text(
-        'task = "quadratic"\nalgorithms = ["fedavg", "fedsubavg"]\nrounds = 6\neval_every = 3\n'
-        "seeds = 2\nscale = 0.4\njobs = 1\n[grid]\nclient_rate = [0.05, 0.2]\n"
+        'task = "quadratic"\nalgorithms = ["fedavg"]\nrounds = 6\neval_every = 3\n'
+        "seeds = 1\nscale = 0.4\njobs = 1\n[grid]\nclient_rate = [0.05, 0.2]\n"
     )
     out = tmp_path / "s"
     assert main(["study", str(file), "--out", str(out)]) == 0
@@ -228,7 +230,8 @@ def test_a_study_in_a_file(undisturbed, tmp_path):
         {name: text for name, text in files(each).items() if name.endswith("metrics.jsonl")}
         for each in (undisturbed, out)
     )
-    assert one == two
+    assert two == {name: text for name, text in one.items() if name in two}
+    assert len(two) == 2
     file.write_text('task = "quadratic"\nalgorithm = ["fedavg"]\n')
     assert main(["study", str(file)]) == 2
     file.write_text('task = "quadratic"\nalgorithms = ["fedavg"]\nrounds = "six"\n')

@@ -213,6 +213,7 @@ def test_vectorised_over_clients() -> None:
     tables = jnp.stack([first["table"], 2 * first["table"]])
     due = jnp.array([True, False])
 
+    @jax.jit
     def one(table: jax.Array, due: jax.Array) -> jax.Array:
         given = {**first, "table": table}
         state = BY_ROWS["clip by norm"].init(given)

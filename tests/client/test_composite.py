@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import run_of
 
 import fedslice as fs
@@ -98,7 +99,7 @@ def test_impossible_regularisers_are_refused() -> None:
 # -- transcriptions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("server_rate", [1.0, 0.6])
+@pytest.mark.parametrize("server_rate", few([1.0, 0.6], 0.6))
 def test_fedmid_is_its_pseudo_code(server_rate: float) -> None:
     """Yuan et al. (2021), h = 1/2 ||x||^2: y <- prox_{eta psi}(y - eta g), then x <- prox_{eta_s
     eta tau psi}(x + eta_s mean(y - x)), tau the mean number of steps; two of the four clients,
@@ -125,7 +126,7 @@ def test_fedmid_is_its_pseudo_code(server_rate: float) -> None:
     np.testing.assert_allclose(x_of(run), x, atol=1e-5)  # five rounds of float32
 
 
-@pytest.mark.parametrize("server_rate", [1.0, 0.6])
+@pytest.mark.parametrize("server_rate", few([1.0, 0.6], 0.6))
 def test_feddualavg_is_its_pseudo_code(server_rate: float) -> None:
     """Yuan et al. (2021): y = prox_{t psi}(z), z <- z - eta g(y), t <- t + eta on clients; the
     server averages z and adds eta_s eta tau to its own t.  Means by examples."""
@@ -193,6 +194,7 @@ def test_fedmid_with_the_prox_on_the_server_only_solves_the_lasso() -> None:
     np.testing.assert_allclose(got, lasso(s), atol=0.02)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("recipe", [R.fedmid, R.feddualavg])
 def test_box_constraints_hold_and_the_solution_is_found(recipe: Any) -> None:
     """Separable: the constrained solution is clip(m).  Projections do not add up, so FedMiD's is no
@@ -215,6 +217,7 @@ def test_group_zeroes_whole_rows(recipe: Any) -> None:
     assert np.linalg.norm(got[0]) < np.linalg.norm(M[:2]) - 0.2
 
 
+@pytest.mark.every
 def test_without_strength_both_are_fedavg() -> None:
     """psi = 0: soft thresholding by 0 is nothing."""
     plain = x_of(run_of(R.fedavg(MODEL, optax.sgd(0.1), fs.Work(epochs=1, batch=1)), UNEVEN, 4))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import dense, features, linear, slope, theta_of
 from problems import ROWS, assert_params_close, people, run_of, state_bytes
 from works import works
@@ -40,7 +41,8 @@ def own_models(run: Run) -> np.ndarray:
 # -- closed forms ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pull", [0.0, 0.7, 50.0])
+@pytest.mark.every
+@pytest.mark.parametrize("pull", few([0.0, 0.7, 50.0], 0.7))
 def test_fixed_point_on_quadratics(pull: float) -> None:
     """v_i rests at (A_i + lambda I)^-1 (A_i c_i + lambda w) on S(i): c_i for lambda = 0, close to w
     for a large one."""
@@ -124,8 +126,8 @@ def reference(run: Run, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     "settings",
     [
         pytest.param({}, id="same batches"),
-        pytest.param({"epochs": 2, "steps": None}, id="epochs"),
-        pytest.param({"personal_steps": 5}, id="more steps of its own"),
+        pytest.param({"epochs": 2, "steps": None}, id="epochs", marks=pytest.mark.every),
+        pytest.param({"personal_steps": 5}, id="more steps of its own", marks=pytest.mark.every),
         pytest.param({"personal_epochs": 1}, id="a pass of its own"),
     ],
 )
@@ -150,6 +152,7 @@ def test_engine_is_the_reference(settings: dict[str, Any]) -> None:
     assert np.abs(own[taken] - theta).max() > 0.05
 
 
+@pytest.mark.every
 def test_rows_of_a_slice_are_those_of_the_whole() -> None:
     """With the table as a dense leaf every client keeps all rows; those that it holds are the same.
     The rest is pulled to a global row that it never trained."""
@@ -166,7 +169,9 @@ def test_rows_of_a_slice_are_those_of_the_whole() -> None:
     assert sum(sizes) == held.sum() + 2 * len(population) < other.size  # rows, biases, rounds
 
 
-@pytest.mark.parametrize("local", [(), ("bias",)], ids=["no local", "local bias"])
+@pytest.mark.parametrize(
+    "local", [pytest.param((), marks=pytest.mark.every), ("bias",)], ids=["no local", "local bias"]
+)
 def test_the_global_model_is_fedavgs(local: tuple[str, ...]) -> None:
     model, population, work = replace(linear(), local=local), people(), fs.Work(steps=3, batch=2)
     one = run_of(ditto(model), population, 3)

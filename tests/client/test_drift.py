@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, run_of
 
 import fedslice as fs
@@ -108,6 +109,7 @@ def local(
 # -- FedAvg ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fedavg_stops_at_its_own_fixed_point_which_is_not_the_optimum() -> None:
     """y_i - x = -P_i (x - c_i), so x stays where sum_i w_i P_i (x - c_i) = 0.  For one step P_i =
     eta A_i: the optimum.
@@ -130,6 +132,7 @@ def test_fedavg_stops_at_its_own_fixed_point_which_is_not_the_optimum() -> None:
 # -- FedProx ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fedprox_of_zero_is_fedavg() -> None:
     one, two = (
         run_of(method, UNEVEN, 3)
@@ -141,7 +144,7 @@ def test_fedprox_of_zero_is_fedavg() -> None:
     assert_params_close(one.params(), two.params(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("mu", few([0.0, 0.5, 2.0], 0.5))
 def test_fedprox_has_its_closed_form(mu: float) -> None:
     """With z = y - x the corrected gradient is (A + mu) z + A (x - c), so tau steps give
     z = -(I - (I - eta (A + mu))^tau) (A + mu)^-1 A (x - c)."""
@@ -158,6 +161,7 @@ def test_fedprox_has_its_closed_form(mu: float) -> None:
     np.testing.assert_allclose(x_of(run), START + np.mean(moves, 0), **CLOSE)
 
 
+@pytest.mark.every
 def test_fedprox_pulls_towards_the_global_model() -> None:
     """One client: in A's eigenbasis every part of z shrinks as mu grows, for eta (A + mu) < 1."""
     alone = EVEN.subset(np.array([1]))
@@ -197,7 +201,7 @@ def scaffold_in_numpy(
 
 
 @pytest.mark.parametrize("option", [1, 2])
-@pytest.mark.parametrize("server_rate", [1.0, 0.5])
+@pytest.mark.parametrize("server_rate", few([1.0, 0.5], 0.5))
 def test_scaffold_is_its_pseudo_code(option: int, server_rate: float) -> None:
     """Two of five clients a round, unequal steps: x, c and every c_i; with the sign reversed x is
     far off."""
@@ -222,6 +226,7 @@ def test_scaffold_is_its_pseudo_code(option: int, server_rate: float) -> None:
     )  # what the variates are for: c is always the mean of all c_i
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("option", [1, 2])
 @pytest.mark.parametrize("cohort", [N, 2])
 def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
@@ -245,7 +250,8 @@ def test_scaffold_finds_the_optimum(option: int, cohort: int) -> None:
     )  # FedAvg would not
 
 
-@pytest.mark.parametrize("option", [1, 2])
+@pytest.mark.every
+@pytest.mark.parametrize("option", few([1, 2], 2))
 def test_the_first_round_of_scaffold_is_fedavg(option: int) -> None:
     """All variates start at 0."""
     one = R.scaffold(MODEL, RATE, fs.Work(epochs=2, batch=1), population=UNEVEN, option=option)
@@ -277,6 +283,7 @@ def test_approximate_scaffold_is_eq_47() -> None:
 # -- Mime and FedDANE ------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_mime_of_one_step_is_server_momentum() -> None:
     """From y = x the correction leaves c alone, the mean gradient: each client takes SGDM's own
     step, trace m included.
@@ -305,6 +312,7 @@ def test_mime_is_its_pseudo_code() -> None:
     np.testing.assert_allclose(x_of(run), x, **CLOSE)
 
 
+@pytest.mark.every
 def test_mime_finds_the_optimum_and_mimelite_does_not() -> None:
     """With everybody in the round c is the gradient of f: at the optimum no client moves.  MimeLite
     of plain SGD is FedAvg, round by round, and stops where FedAvg does."""
@@ -345,6 +353,7 @@ def test_feddane_is_its_pseudo_code() -> None:
 # -- FedNova ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fednova_of_equal_steps_is_fedavg() -> None:
     """tau_eff = tau: dividing and multiplying by it is nothing but rounding."""
     one, two = (
@@ -354,6 +363,7 @@ def test_fednova_of_equal_steps_is_fedavg() -> None:
     assert_params_close(run_of(one, UNEVEN, 4).params(), run_of(two, UNEVEN, 4).params())
 
 
+@pytest.mark.every
 def test_fednova_is_consistent_where_fedavg_is_not() -> None:
     """Fixed points, p_i = 1/N: FedAvg's solves sum P_i (x - c_i) = 0, FedNova's sum (P_i / tau_i)
     (x - c_i) = 0.
@@ -409,8 +419,8 @@ def test_progress_of_a_proximal_term(steps: int) -> None:
     assert float(progress(jnp.array(float(steps)), 0.0, 0.3)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.6], ids=["sgd", "momentum"])
-@pytest.mark.parametrize("mu", [0.0, 2.0], ids=["", "proximal"])
+@pytest.mark.parametrize("rho", few([0.0, 0.6], 0.6), ids=["sgd", "momentum"])
+@pytest.mark.parametrize("mu", few([0.0, 2.0], 2.0), ids=["", "proximal"])
 @pytest.mark.parametrize("scheduled", [False, True], ids=["", "scheduled"])
 def test_fednova_normalises_by_the_local_solver(rho: float, mu: float, scheduled: bool) -> None:
     """F_i = <g_i, x>: the gradient is g_i everywhere, so G_i = eta_t ||a_i||_1 g_i exactly, and
@@ -480,6 +490,7 @@ def test_fedpd_is_its_pseudo_code() -> None:
     np.testing.assert_allclose(run.memory[0]["x"], dual, **CLOSE)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     ("name", "cohort", "rounds"),
     [("feddyn", N, 150), ("feddyn", 2, 600), ("fedpd", N, 150)],
@@ -509,7 +520,7 @@ def sparse() -> Quadratic:
     return random_quadratic(clients=6, rows=5, seed=2)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("name", few(["scaffold", "feddyn"], "scaffold"))
 def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     name: str, sparse: Quadratic
 ) -> None:
@@ -536,7 +547,7 @@ def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     assert np.abs(own).max() > 0.1
 
 
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", few(["uniform", "examples"], "uniform"))
 def test_scaffold_on_tables_is_the_published_one(weights: str, sparse: Quadratic) -> None:
     """Algorithm 1 of Karimireddy et al. on whole vectors, where clients also move the rows that
     they do not hold, with means weighted as by Ding et al. (D.4).  Two of six clients a round,
@@ -591,7 +602,7 @@ def test_sparse_scaffold_under_partial_participation_keeps_the_mean_of_the_holde
     np.testing.assert_allclose(run.store.state.server[1]["w"], total / count, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("name", few(["scaffold", "feddyn"], "scaffold"))
 def test_the_servers_mean_is_that_of_the_clients_however_many_come(name: str) -> None:
     """c = mean c_i and lambda = mean lambda_i, also when cohorts vary: then the fixed point is the
     optimum."""

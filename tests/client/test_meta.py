@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import features, linear, slope, theta_of
 from problems import ROWS, assert_params_close, people, run_of, state_bytes
 from works import works
@@ -61,6 +62,7 @@ def test_fixed_point_on_parabolas(first_order: bool) -> None:
     assert abs(float(run.params()["x"]) - other) > 0.3  # where FedAvg rests
 
 
+@pytest.mark.every
 def test_full_maml_is_the_best_to_start_from() -> None:
     """It minimises the mean of F_i(w - alpha grad F_i(w)); FOMAML does not, and FedAvg minimises
     that of F_i."""
@@ -78,8 +80,9 @@ def test_full_maml_is_the_best_to_start_from() -> None:
     assert after[0] == pytest.approx(np.mean(weight * (best - CENTRES) ** 2) / 2, rel=1e-4)
 
 
+@pytest.mark.every
 @ORDERS
-@pytest.mark.parametrize("split", ["half", "none"])
+@pytest.mark.parametrize("split", few(["half", "none"], "half"))
 def test_without_an_inner_step_it_is_fedavg_on_query(first_order: bool, split: str) -> None:
     model, population = linear(), people()
     query = population if split == "none" else halves.query(population, split)
@@ -137,9 +140,9 @@ def lonely(population: Population) -> np.ndarray:
     [
         pytest.param({"steps": 3, "batch": 2}, id="steps"),
         pytest.param(
-            {"epochs": 2, "batch": 2}, id="epochs"
+            {"epochs": 2, "batch": 2}, id="epochs", marks=pytest.mark.every
         ),  # of 5 examples 3 support, 2 query: 2 batches against 1
-        pytest.param({"steps": 3, "batch": 2, "split": "none"}, id="none"),
+        pytest.param({"steps": 3, "batch": 2, "split": "none"}, id="none", marks=pytest.mark.every),
         pytest.param({"epochs": 2, "batch": 1, "split": lonely}, id="function"),
     ],
 )
@@ -155,7 +158,7 @@ def test_engine_is_the_reference(settings: dict[str, Any], first_order: bool) ->
 
 
 @ORDERS
-@pytest.mark.parametrize("split", ["time", "none"])
+@pytest.mark.parametrize("split", few(["time", "none"], "time"))
 def test_first_order_sends_query_rows_and_full_both(first_order: bool, split: str) -> None:
     """Each client reads a row of its own for support and another for query; the Hessian couples
     them by the bias."""
@@ -205,6 +208,7 @@ def test_local_leaves_take_both_steps_and_stay(first_order: bool) -> None:
     assert jax.tree.leaves(run.memory) == []
 
 
+@pytest.mark.every
 def test_noise_differs_between_support_and_query() -> None:
     """F = n x + x^2 / 2, n drawn anew: x' = x - alpha (n_s + x), the step is rate (n_q + x')."""
 

@@ -91,13 +91,21 @@ def test_the_update_is_a_dense_solve_and_the_papers_recursion(count: int, rho: f
         assert np.abs(exact - found.mean(0)).max() > 0.01  # the covariance does matter
 
 
+@pytest.mark.every
 def test_no_shrinkage_towards_the_samples_is_their_mean() -> None:
     """rho = 0 gives r = 1: Sigma = I, whatever the samples."""
     found = np.random.default_rng(0).normal(size=(4, 3))
     np.testing.assert_allclose(posterior_update(jnp.asarray(found), 0.0), found.mean(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("samples", "window", "burn_in"), [(1, 3, 2), (3, 2, 1), (4, 1, 0)])
+@pytest.mark.parametrize(
+    ("samples", "window", "burn_in"),
+    [
+        pytest.param(1, 3, 2, marks=pytest.mark.every),
+        (3, 2, 1),
+        pytest.param(4, 1, 0, marks=pytest.mark.every),
+    ],
+)
 def test_fedpa_is_its_definition(samples: int, window: int, burn_in: int) -> None:
     """Three rounds: every client's samples, its posterior's update, their mean by examples.
 
@@ -121,6 +129,7 @@ def test_fedpa_is_its_definition(samples: int, window: int, burn_in: int) -> Non
     )  # three rounds of float32
 
 
+@pytest.mark.every
 def test_fedpa_of_one_sample_of_one_step_is_fedavg() -> None:
     """The only iterate in the only window is the last one."""
     one = fs.recipes.fedpa(MODEL, optax.sgd(RATE), samples=1, window=1, burn_in=3, batch=2)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import ROWS, assert_params_close, logistic, people, run_of, state_bytes
 from works import works
 
@@ -56,7 +57,9 @@ def recon(model: Model, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "work", [{"steps": 3, "batch": 4}, {"epochs": 2, "batch": 4}], ids=["steps", "epochs"]
+    "work",
+    [pytest.param({"steps": 3, "batch": 4}, marks=pytest.mark.every), {"epochs": 2, "batch": 4}],
+    ids=["steps", "epochs"],
 )
 def test_without_local_leaves_and_split_it_is_fedavg_bit_for_bit(work: dict[str, int]) -> None:
     model, population = logistic(), people()
@@ -66,6 +69,7 @@ def test_without_local_leaves_and_split_it_is_fedavg_bit_for_bit(work: dict[str,
     assert state_bytes(one) == state_bytes(two)
 
 
+@pytest.mark.every
 def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
     """The same clients, the same examples, the same weights: also the same batches, as those are
     hashed by client."""
@@ -73,19 +77,19 @@ def test_without_local_leaves_it_is_fedavg_on_the_query_part() -> None:
     query = halves.query(population, "half")
     assert 0 < query.examples < population.examples
     one = run_of(recon(model, steps=3), population, 3)
-    two = run_of(fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), query, 3)
+    fedavg = fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3))
+    two = run_of(fedavg, query, 3)
     everything = {"w": np.arange(ROWS)}
     assert_params_close(one.params(everything), two.params(everything), rtol=1e-6, atol=1e-7)
-    whole = run_of(
-        fs.recipes.fedavg(model, optax.sgd(RATE), fs.Work(steps=3, batch=3)), population, 3
-    )
+    whole = run_of(fedavg, population, 3)
     assert not np.allclose(one.params(everything)["w"], whole.params(everything)["w"], atol=1e-3)
 
 
 # -- first-order meta-learning ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k_r", [1, 3])
+@pytest.mark.every
+@pytest.mark.parametrize("k_r", few([1, 3], 3))
 def test_one_step_of_u_is_the_first_order_meta_gradient(k_r: int) -> None:
     """g+ - g = -rate * grad_g f(g, R(g); query) with R(g) held constant; through R(g) the gradient
     is another."""
@@ -152,7 +156,7 @@ def means(population: Population, split: str) -> tuple[np.ndarray, np.ndarray, n
 
 @pytest.mark.parametrize("joint", [False, True], ids=["alternating", "joint"])
 @pytest.mark.parametrize("split", ["half", "none"])
-@pytest.mark.parametrize("k_r", [1, 4])
+@pytest.mark.parametrize("k_r", few([1, 4], 4))
 def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     """Full batches.  R: l = s - g + (l_0 + g - s)(1 - r)^k_r, s the support mean.  U, with e = q -
     l - g, q the query mean: g moves by e (1 - (1 - u)^k_u); if l moves too, e shrinks by 1 - 2u a
@@ -176,6 +180,7 @@ def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     assert weight.tolist() == ([5, 1, 8, 2] if split == "none" else [2, 0, 4, 1])
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("joint", [False, True], ids=["alternating", "joint"])
 def test_at_the_local_optimum_only_a_split_teaches_the_global_leaves(joint: bool) -> None:
     """R of rate 1 gives l = s - g at once.  Without a split s = q and nothing is left to learn;
@@ -234,10 +239,8 @@ def test_clients_without_query_change_nothing() -> None:
             recon(model, steps=2, recover=fs.Work(**{name: 0}))
     population = raters((6, 1, 4))
     others = population.select(population.owners != 1)
-    one, two = (
-        run_of(recon(model, steps=2, reconstruct_steps=2), given, 3)
-        for given in (population, others)
-    )
+    method = recon(model, steps=2, reconstruct_steps=2)
+    one, two = (run_of(method, given, 3) for given in (population, others))
     everything = {"item": np.arange(ITEMS)}
     assert_params_close(one.params(everything), two.params(everything))
 
@@ -254,7 +257,11 @@ def test_clients_without_support_train_at_fresh_local_leaves() -> None:
 
 @pytest.mark.parametrize(
     "reduce",
-    [None, fs.reduce.median(quorum=0), fs.reduce.trimmed(0.4, quorum=0)],
+    [
+        pytest.param(None, marks=pytest.mark.every),
+        fs.reduce.median(quorum=0),
+        pytest.param(fs.reduce.trimmed(0.4, quorum=0), marks=pytest.mark.every),
+    ],
     ids=["sum", "median", "trimmed"],
 )
 def test_a_row_that_is_only_read_does_not_count_as_sent(reduce: Any) -> None:
@@ -341,14 +348,19 @@ def reference(run: Run, rounds: int, joint: bool, query_heat: bool) -> np.ndarra
     [
         pytest.param({"steps": 4, "reconstruct_steps": 3}, False, id="steps"),
         pytest.param(
-            {"epochs": 1, "reconstruct_epochs": 5, "reconstruct_steps": 4}, False, id="up to"
+            {"epochs": 1, "reconstruct_epochs": 5, "reconstruct_steps": 4},
+            False,
+            id="up to",
+            marks=pytest.mark.every,
         ),
         pytest.param(
             {"epochs": 2, "reconstruct_epochs": 2, "split": "time", "joint": True},
             False,
             id="joint time",
         ),
-        pytest.param({"epochs": 1, "reconstruct_epochs": 1}, True, id="heat"),
+        pytest.param(
+            {"epochs": 1, "reconstruct_epochs": 1}, True, id="heat", marks=pytest.mark.every
+        ),
     ],
 )
 def test_engine_is_the_reference(settings: dict[str, Any], heat: bool) -> None:

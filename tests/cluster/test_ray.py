@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kinds import few
 from laws import MODEL, RECIPES, sampler_of
 from nodes import bits
 from problems import people
@@ -71,10 +72,11 @@ def test_more_workers_than_cores_are_refused(crew: Any) -> None:
         fs.cluster.ray(workers=99)
 
 
-def test_on_the_command_line(crew: Any, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("workers", few(["1", "2"], "1"))
+def test_on_the_command_line(crew: Any, workers: str, tmp_path: Path, capsys: Any) -> None:
     given = ["run", "movielens-lr", "--synthetic", "--scale", "0.05", "--rounds", "4"]
     given += ["--set", "engine=map", "--json", "--eval-every", "4"]
-    assert main([*given, "--ray", "auto", "--workers", "2", "--out", str(tmp_path / "a")]) == 0
+    assert main([*given, "--ray", "auto", "--workers", workers, "--out", str(tmp_path / "a")]) == 0
     there = capsys.readouterr().out.splitlines()
     assert main([*given, "--out", str(tmp_path / "b")]) == 0
     here = capsys.readouterr().out.splitlines()

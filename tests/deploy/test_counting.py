@@ -8,11 +8,11 @@ import optax
 import pytest
 from hidden import At, secure
 from laws import MODEL
-from nodes import SEED, Deployment
+from nodes import SEED, Deployment, program_of
 from problems import people
 
 import fedslice as fs
-from fedslice.deploy import InProcess, Node, Program, collect, columns_of, register
+from fedslice.deploy import InProcess, Node, collect, columns_of, register
 from fedslice.deploy import letter as letters
 from fedslice.deploy.letter import unpack
 from fedslice.deploy.link import silent, tampered
@@ -24,7 +24,7 @@ ROWS = 24
 
 def nodes_of(home: Path, how: Any, method: Any = None) -> InProcess:
     population = people()
-    program = Program(method or secure(), columns_of(MODEL, population))
+    program = program_of(method or secure(), columns_of(MODEL, population))
     each = range(len(population))
     return InProcess(
         {
@@ -75,7 +75,7 @@ def test_training_with_randomised_responses_is_the_simulation_with_their_heat(
 def test_responses_have_the_chances_that_were_promised(tmp_path: Path) -> None:
     """A table of 24 rows, many nodes' secrets: yes with p1 where a row is held, p2 elsewhere."""
     how, population = Response(0.8, 0.3), people()
-    program = Program(secure(), columns_of(MODEL, population))
+    program = program_of(secure(), columns_of(MODEL, population))
     yes = np.zeros((2, 2))
     for trial in range(40):
         for place in range(7):

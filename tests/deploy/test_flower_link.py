@@ -167,7 +167,7 @@ def test_a_session_through_apps_is_the_simulation_and_goes_on(
 ) -> None:
     """Registration, rounds, a second start from the folder, and a node that comes too late."""
     monkeypatch.setattr("fedslice.deploy.flower.compiled_in", lambda folder: None)
-    population, recipe = people(), RECIPES[name]
+    population, recipe = people().subset(np.arange(3)), RECIPES[name]
     model = recipe(MODEL, population).client.model
     grid = Grid({})
     for place in range(len(population)):
@@ -176,17 +176,17 @@ def test_a_session_through_apps_is_the_simulation_and_goes_on(
         app = client_app(lambda mine: recipe(MODEL, mine))
         grid.apps[place] = app, {"name": f"n{place}", "folder": str(home)}
     said: list[str] = []
-    given: dict[str, Any] = {"folder": tmp_path / "server", "nodes": 7, "seed": SEED}
+    given: dict[str, Any] = {"folder": tmp_path / "server", "nodes": 3, "seed": SEED}
     given |= {"tell": said.append, "patience": 0.0}
     sampler = fs.sampling.full()
 
     def start() -> Any:
         return coordinate(Flower(grid), model, lambda p: recipe(MODEL, p), sampler, **given)
 
-    with pytest.raises(InputError, match="0 of 7 nodes came"):
+    with pytest.raises(InputError, match="0 of 3 nodes came"):
         coordinate(Flower(Grid({})), model, lambda p: recipe(MODEL, p), sampler, **given)
     list(train(start(), 2, said.append))
-    grid.apps[7] = echo(), {"name": "late"}
+    grid.apps[3] = echo(), {"name": "late"}
     server = start()
     list(train(server, 3, said.append))
     assert [each.round for each in reports(tmp_path / "server")] == [1, 2, 3]
@@ -194,7 +194,7 @@ def test_a_session_through_apps_is_the_simulation_and_goes_on(
     run = run_of(
         recipe(MODEL, population),
         population,
-        sampler=told([[*range(7)]] * 3),
+        sampler=told([[*range(3)]] * 3),
         engine="map",
         threads=1,
         seed=SEED,

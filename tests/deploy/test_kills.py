@@ -17,7 +17,12 @@ def round_of(home: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "kills", "rounds"), [("scaffold-2", KILLS, ROUNDS), ("shares", 2, 12)]
+    ("name", "kills", "rounds"),
+    [
+        ("scaffold-2", 2, 20),
+        pytest.param("scaffold-2", KILLS, ROUNDS, marks=pytest.mark.every),
+        pytest.param("shares", 2, 12, marks=pytest.mark.every),
+    ],
 )
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     name: str, kills: int, rounds: int, tmp_path: Path, pytestconfig: pytest.Config

@@ -20,6 +20,7 @@ from hidden import (
     with_server_noise,
     with_shares,
 )
+from kinds import few
 from laws import MODEL
 from nodes import Deployment, bits
 
@@ -57,12 +58,7 @@ METHODS: dict[str, Callable[[], Algorithm]] = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name, marks=[] if name in ("secure", "answers", "recon") else pytest.mark.every
-        )
-        for name in METHODS
-    ],
+    few(METHODS, "secure"),
 )
 def test_a_sum_that_nobody_sees_into_is_the_simulations(name: str, tmp_path: Path) -> None:
     method = METHODS[name]()
@@ -276,19 +272,19 @@ class Reborn:
         return self.made.node(self.place).receive(letter)
 
 
-def test_without_a_trial_noise_and_answers_are_the_nodes_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["noise", pytest.param("answers", marks=pytest.mark.every)])
+def test_without_a_trial_noise_and_answers_are_the_nodes_own(what: str, tmp_path: Path) -> None:
     """Other folders, other draws; answers about a few rows may be the same by chance, but not in
     round after round."""
-    for method, rounds in ((shares(), 1), (secure(HALF), 5)):
-        name = method.stages[-1].rows
-        models = []
-        for home in ("a", "b"):
-            made = deployed(method, tmp_path / name / home, node={})
-            for _ in range(rounds):
-                assert made.server.step().counted == tuple(map(str, ALL))
-            models.append(bits(made.server.params()))
-        models.append(bits(simulated(method, [ALL] * rounds).params({"w": np.arange(24)})))
-        assert len(set(map(b"".join, models))) == 3
+    method, rounds = (shares(), 1) if what == "noise" else (secure(HALF), 5)
+    models = []
+    for home in ("a", "b"):
+        made = deployed(method, tmp_path / home, node={})
+        for _ in range(rounds):
+            assert made.server.step().counted == tuple(map(str, ALL))
+        models.append(bits(made.server.params()))
+    models.append(bits(simulated(method, [ALL] * rounds).params({"w": np.arange(24)})))
+    assert len(set(map(b"".join, models))) == 3
 
 
 def test_a_union_by_a_bloom_filter_has_all_rows_and_may_have_more(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
@@ -46,7 +47,8 @@ def table_model() -> Model:
     return Model(lambda key: {}, loss, {"w": Table(rows=5, shape=(2,), fields=("item",))})
 
 
-@pytest.mark.parametrize("weights", ["examples", "uniform"])
+@pytest.mark.every
+@pytest.mark.parametrize("weights", few(["examples", "uniform"], "examples"))
 def test_one_model_is_fedavg(weights: str) -> None:
     """Everyone chooses the only model, and the mean over its clients is the mean over all; it
     starts without noise."""
@@ -74,7 +76,11 @@ def test_assign_for_a_model_with_a_tree_of_dense_leaves() -> None:
     )
 
 
-@pytest.mark.parametrize("model", [dense_model(), table_model()], ids=["dense", "table"])
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(dense_model(), marks=pytest.mark.every), table_model()],
+    ids=["dense", "table"],
+)
 def test_two_planted_groups_are_found(model: Model) -> None:
     """Full local steps of F = 1/2 |x - c|^2: each model goes to its group's optimum, FedAvg's to
     the middle.
@@ -190,7 +196,11 @@ def test_local_leaves_are_refused() -> None:
         fs.recipes.ifca(model, optax.sgd(0.5), fs.Work(epochs=1, batch=6), models=2)
 
 
-@pytest.mark.parametrize("model", [dense_model(), table_model()], ids=["dense", "table"])
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(dense_model(), marks=pytest.mark.every), table_model()],
+    ids=["dense", "table"],
+)
 def test_a_model_that_nobody_chose_does_not_move(model: Model) -> None:
     """All clients of one group: the nearer model takes all of them, the other keeps its first value
     to the last bit."""

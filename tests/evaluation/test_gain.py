@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, run_of
 
 import fedslice as fs
@@ -122,7 +123,7 @@ def assert_scores(scores: Scores, errors: dict[int, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vmap", "map"])
-@pytest.mark.parametrize("split", ["half", "time"])
+@pytest.mark.parametrize("split", few(["half", "time"], "half"))
 def test_recon_eval_is_the_reference(
     split: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +199,7 @@ def test_steps_are_an_axis() -> None:
     assert len(set(losses)) == 4
 
 
-@pytest.mark.parametrize("split", ["half", "time"])
+@pytest.mark.parametrize("split", few(["half", "time"], "time"))
 def test_support_examples_are_an_axis(split: str) -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)
@@ -237,6 +238,7 @@ def test_the_split_can_be_another_than_in_training() -> None:
 # -- from a run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_fedrecon_teaches_what_reconstruction_needs() -> None:
     """Films have two hidden properties that users weigh differently.  From five ratings of an
     unseen user the trained films tell the other five, the first ones nothing; without
@@ -474,6 +476,7 @@ def test_a_leaf_to_fine_tune_may_be_named_alone() -> None:
     assert figures[0] == figures[1]
 
 
+@pytest.mark.every
 def test_same_seed_same_figures() -> None:
     model, population = matrix_model(), raters()
     params = params_for(model, population)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import features, linear, theta_of
 from problems import ROWS, people, run_of
 from works import works
@@ -89,7 +90,11 @@ def reference(run: Run, rounds: int) -> tuple[np.ndarray, float, dict[int, np.nd
     return table, bias, users
 
 
-@pytest.mark.parametrize("work", [{}, {"steps": None, "epochs": 1}], ids=["steps", "epochs"])
+@pytest.mark.parametrize(
+    "work",
+    [{}, pytest.param({"steps": None, "epochs": 1}, marks=pytest.mark.every)],
+    ids=["steps", "epochs"],
+)
 def test_fedper_is_the_reference(work: dict[str, Any]) -> None:
     rounds = 4
     run = run_of(fedper(matrix_model(), **work), raters(), sampler=fs.sampling.uniform(2), seed=5)
@@ -109,6 +114,7 @@ def test_fedper_is_the_reference(work: dict[str, Any]) -> None:
     assert np.abs(users[int(np.argmax(own.rounds))] - table.mean()).max() > 0.1
 
 
+@pytest.mark.every
 def test_local_leaves_fit_what_a_global_model_cannot() -> None:
     """F_i = (g + l_i - a_i)^2: with an l_i of its own every client fits its a_i.  FedAvg draws l_i
     anew in each round: nothing of it stays, and the loss stays at the variance of the a_i."""
@@ -154,7 +160,7 @@ def assert_scores(scores: Scores, population: Population, errors: np.ndarray) ->
         np.testing.assert_allclose(scores.clients["loss"], sums / population.counts, rtol=2e-4)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "map"])
+@pytest.mark.parametrize("engine", few(["vmap", "map"], "vmap"))
 def test_ditto_serves_its_rows_and_the_global_ones_where_it_has_none(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +230,7 @@ def test_fedper_serves_its_own_leaves() -> None:
     assert np.isnan(gain.clients("loss")).tolist() == (test.counts == 0).tolist()
 
 
+@pytest.mark.every
 def test_before_is_evaluation_of_the_global_model() -> None:
     train, test = people().split(examples=0.3)
     run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=3, batch=2)), train)
@@ -241,6 +248,7 @@ def test_before_is_evaluation_of_the_global_model() -> None:
 # -- who gains -------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_the_gain_over_clients_follows_the_pull() -> None:
     """Each client has a slope of its own: alone it learns it, pulled hard it gets the mean of all,
     which suits few."""

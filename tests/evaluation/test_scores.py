@@ -36,7 +36,10 @@ def run() -> Any:
     return run_of(METHOD, people(counts=(2, 1, 3)), 3)
 
 
-@pytest.mark.parametrize("chunk", [1 << 16, 10, 7])
+@pytest.mark.parametrize(
+    "chunk",
+    [pytest.param(1 << 16, marks=pytest.mark.every), pytest.param(10, marks=pytest.mark.every), 7],
+)
 def test_pooled_and_by_client(run: Any, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On held-out clients with rows that no training client holds; in one chunk, in several, with a
     partial one."""

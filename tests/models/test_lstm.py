@@ -88,6 +88,7 @@ def test_backward_is_autodiff(shape, dtype, tolerance):
         assert_close(found, wanted, tolerance)
 
 
+@pytest.mark.every
 def test_backward_is_the_slope():
     """Independent of autodiff: central differences in double precision along a random direction."""
     with precision(True):

@@ -48,9 +48,9 @@ def analytic_epsilon(noise: float, delta: float) -> float:
     ("clients", "cohort", "noise", "rounds", "pld", "rdp"),
     [
         (6040, 50, 1.0, 200, 0.7501, 1.2076),
-        (6040, 50, 0.5, 200, 6.904, 8.463),
+        pytest.param(6040, 50, 0.5, 200, 6.904, 8.463, marks=pytest.mark.every),
         (6040, 50, 2.0, 1000, 0.5061, 0.5591),
-        (10000, 100, 1.0, 1000, 1.8282, 2.1014),
+        pytest.param(10000, 100, 1.0, 1000, 1.8282, 2.1014, marks=pytest.mark.every),
     ],
 )
 def test_poisson_figures(
@@ -67,7 +67,11 @@ def test_poisson_figures(
 
 @pytest.mark.parametrize(
     ("noise", "rounds", "expected"),
-    [(1.0, 200, 1.5073), (0.5, 200, 11.618), (2.0, 1000, 1.1759)],
+    [
+        (1.0, 200, 1.5073),
+        pytest.param(0.5, 200, 11.618, marks=pytest.mark.every),
+        pytest.param(2.0, 1000, 1.1759, marks=pytest.mark.every),
+    ],
 )
 def test_fixed_size_figures_are_of_noise_over_the_replaced_sensitivity(
     noise: float, rounds: int, expected: float
@@ -116,7 +120,10 @@ def test_fixed_size_by_brute_force() -> None:
         assert hockey_stick(with_client, gone, claimed["gone"] - 1e-3) > delta
 
 
-@pytest.mark.parametrize(("rate", "noise", "rounds"), [(50 / 6040, 1.0, 200), (0.01, 1.0, 1000)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "rounds"),
+    [(50 / 6040, 1.0, 200), pytest.param(0.01, 1.0, 1000, marks=pytest.mark.every)],
+)
 def test_against_another_accountant(rate: float, noise: float, rounds: int) -> None:
     prv = pytest.importorskip("prv_accountant")
     one = prv.PoissonSubsampledGaussianMechanism(noise_multiplier=noise, sampling_probability=rate)

@@ -1,5 +1,6 @@
 """Noise that is correlated over the rounds: its law, its end, and going on from a checkpoint."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ class Nodes(NamedTuple):
         return Terms(np.array(draws + [0] * room), np.array(weights + [0] * room, np.float32))
 
 
+@cache
 def of(strategy: Any, rows: int = ROWS, rate: float = 0.0) -> Algorithm:
     work = fs.Work(steps=1, batch=4)
     stages = fs.privacy.matrix(CLIP, NOISE, SAMPLER, strategy)
@@ -44,6 +46,7 @@ def of(strategy: Any, rows: int = ROWS, rate: float = 0.0) -> Algorithm:
     )
 
 
+@cache
 def noises(strategy: Any, rounds: int) -> np.ndarray:
     """[rounds, rows]: what was added in each round, in units of z C / K."""
     run = run_of(of(strategy), people(rows=ROWS), sampler=SAMPLER)
@@ -81,7 +84,7 @@ def test_dense_leaves_and_rows_have_noise_of_their_own() -> None:
         run_of(of(BANDS, 24, 0.1), people(), 3, sampler=SAMPLER, seed=s) for s in (0, 0, 1)
     )
     assert state_bytes(run) == state_bytes(again) != state_bytes(other)
-    found = noises(BANDS, 2)
+    found = noises(BANDS, ROUNDS)[:2]
     for shift in (1, 7):
         assert np.abs((found[:, :-shift] * found[:, shift:]).mean(1)).max() < 4.5 * 1.3 / ROWS**0.5
 
@@ -100,7 +103,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_rounds_beyond_its_last_are_refused() -> None:
-    run = run_of(of(BANDS, 24), people(), ROUNDS, sampler=SAMPLER)
+    run = run_of(of(BANDS, 24, 0.1), people(), ROUNDS, sampler=SAMPLER)
     before = state_bytes(run)
     with pytest.raises(InputError, match="made for 5 rounds, and round 6 would be without"):
         run.train(1, progress=False)
@@ -121,7 +124,7 @@ def test_any_sampler_that_draws_a_client_once() -> None:
     with pytest.raises(InputError, match="twice in a round"):
         fs.privacy.matrix(CLIP, NOISE, fs.sampling.weighted(4), BANDS)
     with pytest.raises(InputError, match=r"give privacy.matrix\(...\) the sampler of the run"):
-        run_of(of(BANDS, 24), people(), sampler=fs.sampling.uniform(5))
+        run_of(of(BANDS, 24, 0.1), people(), sampler=fs.sampling.uniform(5))
     alone = fs.stage.correlated_noise(NOISE, SAMPLER, BANDS)
     mean = fs.stage.mean("uniform", denominator=4)
     with pytest.raises(InputError, match=r"stage\.ball"):

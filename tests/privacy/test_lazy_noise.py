@@ -9,7 +9,7 @@ is drawn; all starts at zero.  So with s_t = 1 - share where the group was drawn
 on every row: noise that a client read takes part in what it trains.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import logistic, people, run_of, state_bytes
 
 import fedslice as fs
@@ -50,6 +51,7 @@ def groups() -> fs.Population:
     )
 
 
+@cache
 def method(way: str, **more: Any) -> Algorithm:
     # a mean over GROUP examples, and over the two clients of a round
     rate = 2 * SHARE * GROUP
@@ -83,7 +85,7 @@ def covariance(drawn: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("way", ["lazy", "eager"])
+@pytest.mark.parametrize("way", few(["lazy", "eager"], "lazy"))
 def test_rows_have_jointly_the_law_of_noise_in_every_round(way: str) -> None:
     """Every variance, and every covariance between two times, of rows that are drawn in some
     rounds, in other rounds, or never, which have ROUNDS sigma^2 in the end."""
@@ -147,22 +149,24 @@ def test_looking_changes_nothing_and_depends_on_nobody() -> None:
     assert (hidden != held).mean() > 0.99
 
 
-def test_heat_says_how_much_falls_on_a_row() -> None:
+@pytest.mark.parametrize(
+    ("power", "rate"), [(0.5, 0.5), pytest.param(0.0, 1.0, marks=pytest.mark.every)]
+)
+def test_heat_says_how_much_falls_on_a_row(power: float, rate: float) -> None:
     """sigma_m = z C c_m^(1 - a) / K, as with noise in every round, for held rows and others."""
     population, sampler, rows = people(rows=9000), fs.sampling.uniform(5), np.arange(9000)
     heat = fs.privacy.heat.public(population.heat(logistic(9000)))
     c = heat.coefficient("w", rows, "uniform")
     local = fs.client.sgd(logistic(9000), optax.sgd(0.0), fs.Work(steps=1, batch=4))
-    for power, rate in ((0.0, 1.0), (0.5, 0.5)):
-        parts = fs.privacy.lazy(0.5, 3.0, sampler, heat=heat, power=power, rate=rate)
-        run = run_of(fs.algorithm(local, *parts), population, sampler=sampler)
-        first = np.array(run.table("w", rows))
-        run.train(4, progress=False)
-        sizes = rate * 3.0 * 0.5 * c ** (1 - power) / 5 * np.sqrt(4)
-        scaled = (run.table("w", rows) - first) / sizes
-        assert abs(scaled.var() - 1) < 4.5 * np.sqrt(2 / len(rows))
-        cold = scaled[c > 1]
-        assert abs(cold.var() - 1) < 4.5 * np.sqrt(2 / len(cold))
+    parts = fs.privacy.lazy(0.5, 3.0, sampler, heat=heat, power=power, rate=rate)
+    run = run_of(fs.algorithm(local, *parts), population, sampler=sampler)
+    first = np.array(run.table("w", rows))
+    run.train(4, progress=False)
+    sizes = rate * 3.0 * 0.5 * c ** (1 - power) / 5 * np.sqrt(4)
+    scaled = (run.table("w", rows) - first) / sizes
+    assert abs(scaled.var() - 1) < 4.5 * np.sqrt(2 / len(rows))
+    cold = scaled[c > 1]
+    assert abs(cold.var() - 1) < 4.5 * np.sqrt(2 / len(cold))
 
 
 def test_a_round_costs_the_rows_that_it_reads() -> None:
@@ -177,7 +181,7 @@ def test_a_round_costs_the_rows_that_it_reads() -> None:
     assert 0 not in read
 
 
-@pytest.mark.parametrize("store", ["ram", "disk"])
+@pytest.mark.parametrize("store", few(["ram", "disk"], "disk"))
 def test_it_goes_on_from_a_checkpoint(store: str, tmp_path: Path) -> None:
     def run(rounds: int) -> Any:
         place = "ram" if store == "ram" else tmp_path / "rows"

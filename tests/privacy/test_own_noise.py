@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import linear
 from problems import logistic, people, run_of
 from scipy import stats
@@ -37,7 +38,10 @@ def moved(sampler: Sampler, **more: Any) -> tuple[np.ndarray, int, Any]:
     return run.table("w", np.arange(ROWS)) - before, report.clients, run
 
 
-@pytest.mark.parametrize("sampler", [fs.sampling.uniform(5), fs.sampling.poisson(4)])
+@pytest.mark.parametrize(
+    "sampler",
+    [pytest.param(fs.sampling.uniform(5), marks=pytest.mark.every), fs.sampling.poisson(4)],
+)
 def test_the_sum_of_all_noise_falls_on_every_row(sampler: Sampler) -> None:
     """n clients with N(0, z^2 C^2) each, over K: normal numbers of that variance on the rows that
     somebody holds and on those that nobody does, and nothing else."""
@@ -53,6 +57,7 @@ def test_the_sum_of_all_noise_falls_on_every_row(sampler: Sampler) -> None:
     assert abs(change.std() / size - 1) < 0.03  # standard error 0.009
 
 
+@pytest.mark.every
 def test_it_is_the_law_of_noise_that_each_client_draws() -> None:
     """The same moments as drawing for each client by itself, the fourth and across rows too."""
     rng = np.random.default_rng(0)
@@ -63,18 +68,19 @@ def test_it_is_the_law_of_noise_that_each_client_draws() -> None:
     assert abs(np.corrcoef(change[:-1], change[1:])[0, 1]) < 4 / np.sqrt(ROWS)
 
 
-def test_heat_says_where_it_falls() -> None:
+@pytest.mark.parametrize("power", few([0.0, 0.5, 1.0], 0.5))
+def test_heat_says_where_it_falls(power: float) -> None:
     """On row m of the mean c_m^(1 - a) times as much: with a = 1 nowhere more than elsewhere."""
     heat = fs.privacy.heat.public(people(rows=ROWS).heat(logistic(ROWS)))
     c = heat.coefficient("w", np.arange(ROWS), "uniform")
     assert len(np.unique(c)) > 1
-    for power in (0.0, 0.5, 1.0):
-        change, came, _ = moved(fs.sampling.uniform(5), heat=heat, power=power)
-        size = NOISE * CLIP * np.sqrt(came) / 5 * c ** (1 - power)
-        assert stats.kstest(change / size, "norm").pvalue > 1e-3
-        assert abs((change / size)[c > 1].std() - 1) < 0.25
+    change, came, _ = moved(fs.sampling.uniform(5), heat=heat, power=power)
+    size = NOISE * CLIP * np.sqrt(came) / 5 * c ** (1 - power)
+    assert stats.kstest(change / size, "norm").pvalue > 1e-3
+    assert abs((change / size)[c > 1].std() - 1) < 0.25
 
 
+@pytest.mark.every
 def test_nobody_came_nobody_adds_noise() -> None:
     sampler = fs.sampling.poisson(0.01)
     change, came, _ = moved(sampler)
@@ -127,7 +133,7 @@ def test_what_it_cannot_hide_is_refused() -> None:
         still(exact, 24)
 
 
-@pytest.mark.parametrize("way", ["local", "distributed"])
+@pytest.mark.parametrize("way", few(["local", "distributed"], "local"))
 def test_a_client_that_fails_still_adds_its_noise(way: str) -> None:
     """Otherwise the amount of noise, or a round thrown away, would show that its loss was not
     finite."""

@@ -1,5 +1,6 @@
 """The engine's secure sum is the protocol's, number by number."""
 
+from functools import cache
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from fedslice.data.sampling import Sampler
 from fedslice.privacy.secure.degree import Degree
 from fedslice.privacy.secure.parts import Parts, dense, rows
 from fedslice.privacy.secure.run import secure_sum
-from fedslice.types import Message, Stage
+from fedslice.types import Algorithm, Message, Stage
 
 WORK = fs.Work(steps=2, batch=4)
 CLIENTS = 7
@@ -38,8 +39,8 @@ def only(clients: list[int]) -> Sampler:
     return Sampler(f"only({clients})", lambda rng, counts: np.array(clients))
 
 
-def received(clients: list[int], weights: str) -> dict[str, np.ndarray]:
-    """What the server has in the second round, if these clients alone take part in it."""
+@cache
+def method(weights: str) -> Algorithm:
     stages = [
         fs.stage.clip(1.0),
         fs.stage.mean(weights),
@@ -47,8 +48,12 @@ def received(clients: list[int], weights: str) -> dict[str, np.ndarray]:
         wire(),
     ]
     local = fs.client.sgd(linear(), optax.sgd(0.1), WORK)
-    method = fs.algorithm(local, stages, fs.server.optimize())
-    run = run_of(method, people(), 1, rows="all", engine="map", threads=1)
+    return fs.algorithm(local, stages, fs.server.optimize())
+
+
+def received(clients: list[int], weights: str) -> dict[str, np.ndarray]:
+    """What the server has in the second round, if these clients alone take part in it."""
+    run = run_of(method(weights), people(), 1, rows="all", engine="map", threads=1)
     run.sampler = only(clients)
     run.train(1, progress=False)
     kept = run.store.state.stages[-1]

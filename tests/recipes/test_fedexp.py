@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import features, linear, slope, theta_of
 from problems import ROWS, assert_params_close, people, run_of
 
@@ -20,9 +21,9 @@ ONCE = fs.Work(epochs=1, batch=8)  # one step of the client's full gradient
 COUNTS = (3, 1, 5, 2, 6, 4)
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.01])
+@pytest.mark.parametrize("eps", few([0.0, 0.01], 0.01))
 @pytest.mark.parametrize("heat", [False, True], ids=["", "heat"])
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", few(["uniform", "examples"], "examples"))
 def test_engine_is_numpy(weights: str, heat: bool, eps: float) -> None:
     """Three of six clients a round: x <- x + eta_g C delta with eta_g from <delta, C delta>."""
     population, model = people(counts=COUNTS), linear()
@@ -62,7 +63,8 @@ def test_one_client_is_fedavg() -> None:
     assert_params_close(one, two, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("heat", [False, True], ids=["", "heat"])
+@pytest.mark.every
+@pytest.mark.parametrize("heat", few([False, True], True), ids=["", "heat"])
 def test_updates_that_agree_are_fedavg(heat: bool) -> None:
     """All clients have the same data: the mean's norm is that of each of them, with heat too, for
     all hold all rows."""
@@ -88,6 +90,7 @@ def cold(clients: int) -> tuple[Model, Population]:
     return Model(lambda key: {}, loss, {"w": table}), Population.from_arrays(rows[:, 0], row=rows)
 
 
+@pytest.mark.every
 def test_rows_of_one_holder_each() -> None:
     """delta = -eta (1, ..., 1) / N: ||delta||^2 is 1/N of the mean ||delta_i||^2, so the step is
     N/2 and each row goes eta/2, where FedAvg goes eta/N.  With heat <delta, C delta> = N delta^2

@@ -78,11 +78,15 @@ STEPS, EPOCHS = fs.Work(steps=4, batch=3), fs.Work(epochs=2, batch=4)
 @pytest.mark.parametrize(
     ("heat", "weights", "work"),
     [
-        pytest.param(False, "uniform", STEPS, id="fedavg-uniform-steps"),
+        pytest.param(False, "uniform", STEPS, id="fedavg-uniform-steps", marks=pytest.mark.every),
         pytest.param(False, "examples", EPOCHS, id="fedavg-examples-epochs"),
-        pytest.param(True, "uniform", EPOCHS, id="fedsubavg-uniform-epochs"),
+        pytest.param(
+            True, "uniform", EPOCHS, id="fedsubavg-uniform-epochs", marks=pytest.mark.every
+        ),
         pytest.param(True, "uniform", STEPS, id="fedsubavg-uniform-steps"),
-        pytest.param(True, "examples", STEPS, id="fedsubavg-examples-steps"),
+        pytest.param(
+            True, "examples", STEPS, id="fedsubavg-examples-steps", marks=pytest.mark.every
+        ),
     ],
 )
 def test_engine_is_the_reference(heat: bool, weights: str, work: fs.Work) -> None:

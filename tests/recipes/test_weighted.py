@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import features, slope, theta_of
 from problems import ROWS, run_of
 from test_unbiased import COUNTS, HEAT, MODEL, ONCE, PEOPLE, RATE, Rounds
@@ -26,7 +27,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", few(METHODS, "fedsubavg"))
 def test_the_mean_over_all_draws_is_the_mean_by_examples(name: str) -> None:
     """All N^K draws of K clients, each with its probability: with heat every row moves by the mean
     over its holders weighted by their examples, without by the mean over all clients.  A client

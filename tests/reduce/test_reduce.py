@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, logistic, people, run_of
 from scipy.optimize import minimize
 
@@ -371,7 +372,7 @@ def krum_order(updates: Updates, bad: float) -> list[int]:
 
 @pytest.mark.parametrize("keep", [1, 3, 8])
 @pytest.mark.parametrize("bad", [0.0, 0.25])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", few([0, 1], 0))
 def test_krum(bad: float, keep: int, seed: int) -> None:
     """Kept clients are averaged by weight; every row stands for all of its holders, none kept: it
     stays."""
@@ -465,6 +466,7 @@ ROBUST = {
 }
 
 
+@pytest.mark.every
 def test_trimmed_of_nothing_is_fedavg() -> None:
     one = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4))
     two = fs.recipes.fedavg(
@@ -499,7 +501,7 @@ def move(name: str | None) -> Any:
     return jax.tree.map(lambda new, old: np.asarray(new) - old, run.params(), first)
 
 
-@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("name", few(ROBUST, "trimmed", "krum"))
 def test_identical_updates_give_fedavg(name: str) -> None:
     """Any mean of equal numbers over a row's holders is that number, which counts with the weight
     of the holders.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import ROWS, arrays, assert_params_close, people, run_of
 
 import fedslice as fs
@@ -45,7 +46,7 @@ def spoiled(client: int) -> Population:
 # -- clients that fail -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [0, 6], ids=["first", "last"])
+@pytest.mark.parametrize("bad", few([0, 6], 6), ids=["first", "last"])
 @pytest.mark.parametrize("method", [AVG, EPOCHS], ids=["steps", "epochs"])
 def test_a_client_that_overflows_is_left_out_and_counted(bad: int, method: Any) -> None:
     """The others keep their numbers, so their batches are the same as in a run where the bad client
@@ -68,7 +69,7 @@ def test_a_client_that_overflows_is_left_out_and_counted(bad: int, method: Any) 
     assert reports[2].update_norm == pytest.approx(expected[2].update_norm, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["uniform", "examples"])
+@pytest.mark.parametrize("name", few(["uniform", "examples"], "examples"))
 def test_a_failing_client_has_no_weight_whatever_the_weights(name: str) -> None:
     method = fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3), weights=name)
     population = people()
@@ -82,7 +83,11 @@ def test_a_failing_client_has_no_weight_whatever_the_weights(name: str) -> None:
 CLIPPED = optax.chain(optax.clip(1.0), optax.sgd(0.1))
 
 
-@pytest.mark.parametrize("reduce", [fs.reduce.total(), fs.reduce.median()], ids=["sum", "median"])
+@pytest.mark.parametrize(
+    "reduce",
+    [fs.reduce.total(), pytest.param(fs.reduce.median(), marks=pytest.mark.every)],
+    ids=["sum", "median"],
+)
 def test_a_client_whose_loss_alone_overflows_is_left_out_too(reduce: Any) -> None:
     """Its clipped gradient is finite, so only the loss tells; the run goes on as if the client had
     no data."""
@@ -134,7 +139,7 @@ def test_all_clients_failing_stops_with_advice() -> None:
         run.train(1, progress=False)
 
 
-@pytest.mark.parametrize("rate", [30.0, 5.0])
+@pytest.mark.parametrize("rate", few([30.0, 5.0], 5.0))
 def test_a_diverging_rate_stops_with_advice(rate: float) -> None:
     run = run_of(fs.recipes.fedavg(MODEL, optax.sgd(rate), fs.Work(steps=5, batch=3)), people())
     with pytest.raises(
@@ -260,7 +265,7 @@ def rememberer(model: Model, table: str) -> Client:
 @pytest.mark.parametrize(
     "settings", [{"engine": "vmap"}, {"engine": "map", "threads": 2}, {"rows": "held"}], ids=str
 )
-@pytest.mark.parametrize("table", ["w", "client"])
+@pytest.mark.parametrize("table", few(["w", "client"], "client"))
 def test_each_client_keeps_its_own_memory(table: str, settings: Any, tmp_path: Any) -> None:
     """Averaging one client a round: the table is its first value plus the sum of all clients'
     memories."""
@@ -439,6 +444,7 @@ class Tower(nn.Module):
         return nn.Dense(1)(nn.tanh(nn.Dense(3)(x)))[:, 0]
 
 
+@pytest.mark.every
 def test_flax_modules_in_the_loss() -> None:
     tower = Tower()
     model = Model(
@@ -449,6 +455,7 @@ def test_flax_modules_in_the_loss() -> None:
     check_learns(model)
 
 
+@pytest.mark.every
 def test_equinox_modules_in_the_loss() -> None:
     parts = eqx.partition(eqx.nn.MLP(2, "scalar", 3, 1, key=jax.random.key(0)), eqx.is_array)
     model = Model(

@@ -377,11 +377,11 @@ def kept(share: float) -> Any:
 @pytest.mark.parametrize(
     ("compressor", "numbers"),
     [
-        (None, lambda n: 4 * n),
+        pytest.param(None, lambda n: 4 * n, marks=pytest.mark.every),
         (fs.stage.quantise(7), lambda n: np.ceil(n / 2) + 4),
         (fs.stage.largest(0.25), kept(0.25)),
-        (fs.stage.random(1.0), kept(1.0)),
-        (fs.stage.sign(), lambda n: np.ceil(n / 4) + 4),
+        pytest.param(fs.stage.random(1.0), kept(1.0), marks=pytest.mark.every),
+        pytest.param(fs.stage.sign(), lambda n: np.ceil(n / 4) + 4, marks=pytest.mark.every),
     ],
     ids=["plain", "quantise", "largest", "random", "sign"],
 )
@@ -417,6 +417,7 @@ def test_bytes_up_of_a_round(compressor: Compressor | None, numbers: Any) -> Non
 # -- training --------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_feedback_converges_where_biased_compression_stalls() -> None:
     """Two clients, F_i = 1/2 |x - c_i|^2 with c = (4, 1), (-4, 1): the first numbers of the
     gradients cancel and are the larger ones whenever |x_1| < 3, so top-1 of 2 never sends the

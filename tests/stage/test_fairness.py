@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
@@ -52,6 +53,7 @@ def local(x: np.ndarray, rate: float, steps: int) -> np.ndarray:
 # -- q-FFL -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_qffl_of_zero_is_fedavg_with_uniform_weights() -> None:
     """q = 0: Delta_i = L (x - y_i), h_i = L, so the step is the plain mean of y_i - x."""
     one = fs.recipes.qffl(logistic(), 0.3, fs.Work(steps=2, batch=4), q=0.0)
@@ -61,7 +63,7 @@ def test_qffl_of_zero_is_fedavg_with_uniform_weights() -> None:
     assert_params_close(run_of(one, people(), 3).params(), run_of(two, people(), 3).params())
 
 
-@pytest.mark.parametrize("q", [1.0, 2.0])
+@pytest.mark.parametrize("q", few([1.0, 2.0], 2.0))
 def test_qffl_is_q_fedavg(q: float) -> None:
     """Li et al. 2020, Algorithm 2, in NumPy, with two local steps."""
     rate, rounds = 0.1, 5
@@ -111,6 +113,7 @@ def test_qffl_of_a_loss_of_zero_is_finite() -> None:
     assert 0 < float(sent.weight) < np.inf
 
 
+@pytest.mark.every
 def test_larger_q_is_fairer() -> None:
     worst = []
     for q in (0.0, 1.0, 5.0):
@@ -230,6 +233,7 @@ def test_afl_makes_its_weights_itself(setting: str) -> None:
 # -- superquantile ---------------------------------------------------------------------------------
 
 
+@pytest.mark.every
 def test_superquantile_of_all_is_fedavg() -> None:
     one = fs.recipes.superquantile(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4), share=1.0)
     two = fs.recipes.fedavg(logistic(), optax.sgd(0.3), fs.Work(steps=2, batch=4))

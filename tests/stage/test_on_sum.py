@@ -1,5 +1,6 @@
 """Stages next to the wire, which act on the sum; the fixed denominator; rounds over all rows."""
 
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from fedslice.types import Algorithm, Message, Stage
 UNIT = 2.0**-12
 
 
+@cache
 def fixed_point() -> Stage:
     """Updates in whole multiples of ``UNIT``, as a secure sum would add them."""
 
@@ -30,6 +32,7 @@ def fixed_point() -> Stage:
     return Stage(lambda params, rows: (), encode, decode, on_sum=True)
 
 
+@cache
 def noise(size: float) -> Stage:
     """Normal numbers added to the sum by the server."""
 
@@ -46,6 +49,7 @@ def noise(size: float) -> Stage:
     )
 
 
+@cache
 def composed(*after: Stage, mean: Stage | None = None, server: Any = None) -> Algorithm:
     local = fs.client.sgd(linear(), optax.sgd(0.1), fs.Work(steps=2, batch=4))
     stages = [fs.stage.clip(0.5), mean or fs.stage.mean("uniform"), *after]

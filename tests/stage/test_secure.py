@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from linear import linear
 from problems import assert_params_close, people, run_of
 
@@ -22,7 +23,7 @@ def method(*after: Any, before: Any = None, weights: str = "uniform") -> Any:
     return fs.algorithm(fs.client.sgd(linear(), optax.sgd(0.1), WORK), stages, fs.server.optimize())
 
 
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", few(["uniform", "examples"], "examples"))
 def test_it_is_the_sum_but_for_rounding(weights: str) -> None:
     stage = fs.stage.secure(clients=10**6, heaviest=8.0)  # few digits; eight examples at most
     plain, secured = (run_of(method(*s, weights=weights), people(), 3) for s in ((), (stage,)))

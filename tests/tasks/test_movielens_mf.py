@@ -170,6 +170,7 @@ def test_the_generator_has_the_sizes_of_movielens_1m() -> None:
     assert np.array_equal(task.train.columns["rating"], other.train.columns["rating"])
 
 
+@pytest.mark.every
 def test_reconstruction_predicts_unseen_users() -> None:
     task = movielens_mf.synthetic(scale=0.05)
     method = fs.recipes.fedrecon(
@@ -187,7 +188,9 @@ def test_reconstruction_predicts_unseen_users() -> None:
     assert gain.after.pooled["accuracy"] > 0.36
 
 
-@pytest.mark.parametrize(("split", "seen"), [("time", True), ("users", False)])
+@pytest.mark.parametrize(
+    ("split", "seen"), [("time", True), pytest.param("users", False, marks=pytest.mark.every)]
+)
 def test_the_server_can_hold_the_users_vectors(split: str, seen: bool) -> None:
     task = movielens_mf.synthetic(scale=0.02, split=split, local=False)
     assert task.model.local == ()

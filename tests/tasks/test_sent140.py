@@ -338,6 +338,7 @@ def test_seed_and_scale() -> None:
         sent140.synthetic(scale=0.001)
 
 
+@pytest.mark.every
 def test_heat_correction_helps(generated: Task) -> None:
     """With one weight a word, at the paper's settings: FedSubAvg learns what FedAvg does not in as
     many rounds."""

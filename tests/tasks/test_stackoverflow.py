@@ -456,6 +456,7 @@ def test_the_generators_words_follow_zipf_and_many_are_held_by_few():
     assert np.mean(held > len(people) / 2) < 0.25
 
 
+@pytest.mark.every
 def test_what_follows_a_generated_word_can_be_learned_also_for_cold_ones():
     size = 1_000
     data = generate(seed=0, scale=0.003, sentences=64, vocabulary=size)

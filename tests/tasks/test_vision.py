@@ -210,6 +210,7 @@ def test_bad_widths_are_refused() -> None:
         mobilenet2(3, width=0)
 
 
+@pytest.mark.every
 def test_generated_images_can_be_learned() -> None:
     """One convolution, a norm and a head, trained on some images and asked about others."""
     rng = np.random.default_rng(0)

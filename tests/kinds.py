@@ -1,0 +1,13 @@
+"""Of several of a kind a few: the others run with ``make test-all``."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def few(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Parameters of a test, of which ``make test`` takes those that are ``kept``."""
+    return [
+        pytest.param(value, marks=[] if value in kept else pytest.mark.every) for value in values
+    ]
