@@ -108,7 +108,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mo
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     process.stdout.readline()  # training has begun
-    time.sleep(0.2)
+    time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()

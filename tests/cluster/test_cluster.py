@@ -133,7 +133,6 @@ def test_vectorised_clients_do_not_depend_on_the_workers() -> None:
     assert state(one) == state(two)
 
 
-@pytest.mark.every
 @pytest.mark.parametrize(
     "split", few(["time:x", lambda population: np.arange(population.examples) % 2], "time:x")
 )

@@ -58,7 +58,7 @@ METHODS: dict[str, Callable[[], Algorithm]] = {
 
 @pytest.mark.parametrize(
     "name",
-    few(METHODS, "secure"),
+    few(METHODS, "secure", "answers"),
 )
 def test_a_sum_that_nobody_sees_into_is_the_simulations(name: str, tmp_path: Path) -> None:
     method = METHODS[name]()

@@ -325,7 +325,7 @@ folder, run = Path(sys.argv[1]), make()
 if (folder / "checkpoint.safetensors").exists():
     run.restore(folder)
 print("from", run.round, flush=True)
-while run.round < 100:
+while run.round < 400:
     for _ in run.rounds(2):
         pass
     run.save(folder)
@@ -363,5 +363,5 @@ def test_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     begun.append(run.round)
     assert begun[0] == 0
     assert (np.diff(begun) > 0).all()  # every life went on from where a killed one had saved
-    list(run.rounds(100 - run.round))
-    assert state_bytes(run) == state_bytes(make(100))
+    list(run.rounds(400 - run.round))
+    assert state_bytes(run) == state_bytes(make(400))
