@@ -141,7 +141,9 @@ class Shapes:
         """The same of what a client computes: from an invitation to its messages, and its first
         memory from the first model.  What the server keeps to itself (heat, its rates, its noise)
         is not in it, so that a client need not know."""
-        trees = jax.eval_shape(lambda: self.trees(dict.fromkeys(self.spaces, TRACED_ROWS)))
+        trees = jax.eval_shape(
+            lambda: self.trees(dict.fromkeys(self.spaces, TRACED_ROWS), still=True)
+        )
         params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
         traced = jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
         answers = self.algorithm.answers
@@ -153,8 +155,8 @@ class Shapes:
         examples alone."""
 
         def raw() -> tuple[Message, Trees]:
-            trees = self.trees(dict.fromkeys(self.spaces, 1))
-            data, key = self._blank(self.algorithm.client.work), jax.random.key(0)
+            trees = self.trees(dict.fromkeys(self.spaces, 1), still=True)
+            data, key = self._blank(self.algorithm.client.work, still=True), jax.random.key(0)
             survey = self.algorithm.survey
             offer = (
                 trees.invitation.offer if survey is None else (trees.invitation.offer, trees.found)
@@ -177,7 +179,7 @@ class Shapes:
         """Whether the server's step moves rows whose update is zero, as momentum does."""
 
         def rows(fills: Sequence[float]) -> Params:
-            trees = self.trees(dict.fromkeys(self.spaces, 1))
+            trees = self.trees(dict.fromkeys(self.spaces, 1), still=True)
             state, key = trees.state, jax.random.key(0)
             for fill in fills:
                 total = jax.tree.map(lambda leaf: jnp.full_like(leaf, fill), trees.arrived)
