@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
 TORCH := .venv-torch
-# One more than there are cores: some tests wait for processes that they start.
-WORKERS = $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
+WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+# Tests start many processes: the first keeps its bytecode for the others.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo docs test check unit test-all test-oldest test-torch bench bench-torch bench-peers bench-study flower clean
 
