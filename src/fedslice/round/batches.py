@@ -163,31 +163,34 @@ def shuffled(
 ) -> Drawn:
     """Passes over the client's examples, each in a new order; at most ``work.steps`` batches of
     them."""
-    clients, batch, epochs = len(counts), work.batch, work.epochs or 1
+    batch = work.batch
     passes, steps = -(-counts // batch), steps_of(counts, work)
-    shape = (clients, room(int(steps.max(initial=1))), batch)
-    examples = np.broadcast_to(begin[:, None, None], shape).copy()  # padding: the client's own data
-    number = np.arange(shape[1])
+    length = room(int(steps.max(initial=1)))
+    number = np.arange(length)
     # at the start of each batch
     left = counts[:, None] - batch * (number % np.maximum(passes, 1)[:, None])
     sizes = np.where(number < steps[:, None], np.minimum(left, batch), 0).astype(np.int32)
-    owner = np.repeat(np.arange(clients), counts)
-    first = np.cumsum(counts) - counts
-    rank = np.arange(len(owner)) - first[owner]
-    bits = np.uint64(max(1, clients - 1).bit_length())
-    top = owner.astype(np.uint64) << (np.uint64(64) - bits)
-    for epoch in range(epochs):
-        step = epoch * passes[owner] + rank // batch
-        due = slice(None) if work.steps is None else step < steps[owner]
-        draws = splitmix(stream + np.uint64(epoch))[owner] + rank.astype(np.uint64) * GOLDEN
-        order = np.argsort(top | splitmix(draws) >> bits)
-        examples[owner[due], step[due], (rank % batch)[due]] = (
-            begin[owner] + order - first[owner]
-        )[due]
-        if work.steps is not None and not np.any((epoch + 1) * passes < steps):
-            break
-    if (
-        work.steps is not None
-    ):  # the client's first example may be in none of its batches: pad with one that is
-        examples = np.where(np.arange(batch) < sizes[:, :, None], examples, examples[:, :1, :1])
-    return examples, sizes, steps
+    # all passes of all clients that are needed, one after the other; an example stands in its
+    # client's batches behind those of earlier passes, at its rank in the order of its own
+    epoch, who = np.nonzero(np.arange(work.epochs or 1)[:, None] * passes < steps)
+    end = np.cumsum(counts[who])
+    first, before = end - counts[who], epoch * passes[who] * batch
+    turn = np.repeat(np.arange(len(who)), counts[who])
+    place = np.arange(len(turn))
+    rank = place - first.take(turn)
+    draws = splitmix(stream[who] + epoch.astype(np.uint64)).take(turn)
+    bits = np.uint64(max(1, len(who) - 1).bit_length())
+    hashed = splitmix(draws + rank.astype(np.uint64) * GOLDEN) >> bits
+    order = np.argsort(turn.astype(np.uint64) << (np.uint64(64) - bits) | hashed)
+    chosen = order + (begin[who] - first).take(turn)
+    place += (who * (length * batch) + before - first).take(turn)
+    examples = np.repeat(begin, length * batch)  # padding: the client's own data
+    if work.steps is None:
+        examples[place] = chosen
+        return examples.reshape(-1, length, batch), sizes, steps
+    due = rank < (steps[who] * batch - before).take(turn)
+    examples[place[due]] = chosen[due]
+    examples = examples.reshape(-1, length, batch)
+    # the client's first example may be in none of its batches: pad with one that is
+    real = np.arange(batch) < sizes[:, :, None]
+    return np.where(real, examples, examples[:, :1, :1]), sizes, steps

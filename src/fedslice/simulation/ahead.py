@@ -10,8 +10,10 @@ from fedslice.round.plan import Block, Plan
 from fedslice.simulation.counting import Moved
 from fedslice.simulation.report import Report
 
-Step = Callable[[Plan, int, int], Figures]
-"""Computes the rounds from one number to another of a block, and gives the figures of all."""
+Wait = Callable[[], Figures]
+Step = Callable[[Plan, int, int], Wait]
+"""Has the rounds from one number to another of a block computed; what it gives waits for them, and
+has the figures of all."""
 
 
 class Ahead:
@@ -21,7 +23,7 @@ class Ahead:
     def __init__(self, first: int, block: Block, moved: list[Moved], step: Step) -> None:
         self.first, self.block, self.moved, self.step = first, block, moved, step
         self.asked = self.done = 0
-        self._found: list[tuple[int, Figures]] = []  # of each call the end, and its figures
+        self._found: list[tuple[int, Wait]] = []  # of each call the end, and its figures
         self._read: dict[int, Figures] = {}
 
     @property
@@ -47,14 +49,14 @@ class Ahead:
     def compute(self) -> None:
         """Hand all rounds that were asked for to the device, in one call."""
         if self.done < self.asked:
-            figures = self.step(self.block.plans, self.done, self.asked)
+            wait = self.step(self.block.plans, self.done, self.asked)
             self.done = self.asked
-            self._found.append((self.done, figures))
+            self._found.append((self.done, wait))
 
     def figures(self, turn: int) -> Figures:
         """Of one round; waits for it."""
         self.compute()
         call = next(place for place, (stop, _) in enumerate(self._found) if turn < stop)
         if call not in self._read:
-            self._read[call] = jax.tree.map(np.asarray, self._found[call][1])
+            self._read[call] = jax.tree.map(np.asarray, self._found[call][1]())
         return jax.tree.map(lambda leaf: leaf[turn], self._read[call])

@@ -7,7 +7,7 @@ for anything."""
 import html
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +34,8 @@ from fedslice.round.shapes import Shapes, works
 from fedslice.round.store import RamStore
 from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
-from fedslice.simulation.ahead import Ahead
+from fedslice.simulation.ahead import Ahead, Wait
+from fedslice.simulation.aside import Aside
 from fedslice.simulation.counting import Counter
 from fedslice.simulation.history import History
 from fedslice.simulation.progress import bar
@@ -77,6 +78,7 @@ class Run:
         )
         self.model = model = algorithm.client.model
         self.round, self.stop_above, self.devices = 0, stop_above, devices
+        self._computed = 0  # rounds that are in the store
         self.log = b""
         self.planning = 0.0
         self.first_loss: float | None = None
@@ -112,7 +114,11 @@ class Run:
         )
         for ahead in range(WARM_UP):
             plan, _ = self.planner.plan(ahead, self.cohort(ahead))
-        self._blocks = self.engine.fused and isinstance(self._store, RamStore)
+        in_memory = isinstance(self._store, RamStore)
+        self._blocks = self.engine.fused and in_memory
+        self._aside: Aside[Figures] | None = None
+        if self.engine.threads > 1 or not in_memory:
+            self._aside = Aside()
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
         self._room = max(1, min(LONGEST, BLOCK // size)) if self._blocks else 1
 
@@ -160,13 +166,13 @@ class Run:
     @property
     def store(self) -> RamStore | DiskStore:
         """Where the state is, after all rounds that were asked for."""
-        self._compute()
+        self._settle()
         return self._store
 
     @property
     def memory(self) -> PyTree | DiskMemory:
         """What clients keep between their rounds, likewise."""
-        self._compute()
+        self._settle()
         return self._memory
 
     @memory.setter
@@ -225,25 +231,46 @@ class Run:
                 break
         block = self.planner.block(self.round, cohorts, self._room)
         moved = self._counter.moved(block.traffic)
-        self._ahead = Ahead(self.round, block, moved, self._step)
+        self._ahead = Ahead(self.round, block, moved, self._hand_over)
         self.planning += time.perf_counter() - begun
         return self._ahead
 
     def _compute(self) -> None:
         """Hand over all rounds that were asked for.  If that fails, on a full disk say, those that
         were not computed are taken back."""
-        ahead = self._ahead
-        if ahead is None:
-            return
+        if self._ahead is not None:
+            self._safely(self._ahead.compute)
+
+    def _settle(self) -> None:
+        """The same, and wait for what is computed in another thread."""
+        self._compute()
+        if self._aside is not None:
+            self._safely(self._aside.settle)
+
+    def _safely(self, action: Callable[[], Any]) -> Any:
         try:
-            ahead.compute()
+            return action()
         except Exception:
-            for _ in range(ahead.asked - ahead.done):
-                self.round -= 1
-                self._uncounted.pop()
-                self._pending.pop()
-            self._ahead = None
+            for reports in (self._uncounted, self._pending):
+                while reports and reports[-1].round > self._computed:
+                    reports.pop()
+            self.round, self._ahead = self._computed, None
             raise
+
+    def _hand_over(self, plans: Plan, start: int, stop: int) -> Wait:
+        """Have planned rounds computed: by a thread of its own, where that keeps a thread busy, so
+        that the next round is planned meanwhile."""
+
+        def work() -> Figures:
+            figures = self._step(plans, start, stop)
+            self._computed += stop - start
+            return figures
+
+        if self._aside is None:
+            figures = work()
+            return lambda: figures
+        wait = self._aside.start(work)
+        return lambda: self._safely(wait)
 
     def train(self, count: int, progress: bool = True) -> Report:
         """Run ``count`` rounds with a progress bar and return the last report."""
@@ -395,6 +422,7 @@ class Run:
         )
         self._ahead = None
         self.round, self.first_loss = where["round"], where["first_loss"]
+        self._computed = self.round
         self._totals = dict(where["totals"])
         self._uncounted.clear()
         self._history = History()
