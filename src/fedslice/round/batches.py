@@ -184,13 +184,13 @@ def shuffled(
     order = np.argsort(turn.astype(np.uint64) << (np.uint64(64) - bits) | hashed)
     chosen = order + (begin[who] - first).take(turn)
     place += (who * (length * batch) + before - first).take(turn)
-    examples = np.repeat(begin, length * batch)  # padding: the client's own data
+    flat = np.repeat(begin, length * batch)  # padding: the client's own data
+    examples = flat.reshape(-1, length, batch)
     if work.steps is None:
-        examples[place] = chosen
-        return examples.reshape(-1, length, batch), sizes, steps
+        flat[place] = chosen
+        return examples, sizes, steps
     due = rank < (steps[who] * batch - before).take(turn)
-    examples[place[due]] = chosen[due]
-    examples = examples.reshape(-1, length, batch)
+    flat[place[due]] = chosen[due]
     # the client's first example may be in none of its batches: pad with one that is
     real = np.arange(batch) < sizes[:, :, None]
     return np.where(real, examples, examples[:, :1, :1]), sizes, steps
