@@ -75,14 +75,18 @@ class Devices(NamedTuple):
         """T_j of clients with these bytes and examples.  ``numbers`` say which devices they are
         (default: their places)."""
         who = np.arange(len(down)) if numbers is None else np.asarray(numbers)
-        bandwidth = np.exp(-self.bandwidth_spread * _normal(seed, BANDWIDTH, 0, who))
-        speed = np.exp(-self.speed_spread * _normal(seed, SPEED, 0, who))
         moved = down / self.down + up / self.up
         computed = self.slowdown * self.example * examples
+        # without a spread all are alike, and nothing has to be drawn for every client and round
+        if self.bandwidth_spread:
+            moved = moved / np.exp(-self.bandwidth_spread * _normal(seed, BANDWIDTH, 0, who))
+        if self.speed_spread:
+            computed = computed / np.exp(-self.speed_spread * _normal(seed, SPEED, 0, who))
+        each = moved + computed + self.overhead
+        if not self.stragglers:
+            return np.asarray(each)
         late = uniform(who, seed, STRAGGLE, round) < self.stragglers
-        return (moved / bandwidth + computed / speed + self.overhead) * np.where(
-            late, self.straggling, 1.0
-        )
+        return each * np.where(late, self.straggling, 1.0)
 
     @classmethod
     def read(cls, path: str | Path) -> "Devices":

@@ -16,6 +16,7 @@ from fedslice.errors import InputError
 WHOLE = 1 << 27  # rows of a table that a round may go through one by one
 CHUNK = 1 << 22  # ids sorted at once: bounds the memory, and short sorts are faster
 LISTED = 1 << 24  # rows of a table up to which the slot of each is in a list
+NEAR = 1 << 19  # entries of a list that stays in a core's cache: one with more is slow to read
 
 Room: TypeAlias = Callable[[str, Any, tuple[int, ...]], np.ndarray]
 """Makes an array by what it is for, type and shape: in memory, or in a mapped file."""
@@ -138,11 +139,47 @@ def _index_chunk(
     ordered = np.sort(np.concatenate(kept))
     held = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
     bounds = np.searchsorted(held, np.arange(clients + 1, dtype=np.int64) * rows)
-    begin = np.repeat(bounds[:-1], np.diff(offsets[start : stop + 1]))[:, None]
+    find = _near if rows <= NEAR else _sought
     for name, key in keys.items():
-        place = np.searchsorted(held, key) - begin
-        positions[name][span] = np.where(pads[name], -1, place) if name in pads else place
+        place = positions[name][span]
+        find(key, held, bounds, offsets[start : stop + 1] - span.start, rows, place)
+        if name in pads:
+            place[pads[name]] = -1
     return (held % rows).astype(np.int64), np.diff(bounds)
+
+
+def _near(
+    keys: np.ndarray,
+    held: np.ndarray,
+    bounds: np.ndarray,
+    offsets: np.ndarray,
+    rows: int,
+    place: np.ndarray,
+) -> None:
+    """Where each key stands in its client's part of ``held``, by a list of all rows of a few
+    clients at a time: a look-up where a search would take twenty steps."""
+    step = max(1, NEAR // rows)
+    listed = np.empty(min(step, len(bounds) - 1) * rows, np.int32)
+    begin = np.repeat(bounds[:-1].astype(np.int32), np.diff(bounds))
+    rank = np.arange(len(held), dtype=np.int32) - begin
+    for first in range(0, len(bounds) - 1, step):
+        last = min(first + step, len(bounds) - 1)
+        some, mine = slice(bounds[first], bounds[last]), slice(offsets[first], offsets[last])
+        listed[held[some] - first * rows] = rank[some]
+        # padding is a little below its client's rows, and is overwritten by the caller
+        np.take(listed, keys[mine] - first * rows, out=place[mine], mode="clip")
+
+
+def _sought(
+    keys: np.ndarray,
+    held: np.ndarray,
+    bounds: np.ndarray,
+    offsets: np.ndarray,
+    rows: int,
+    place: np.ndarray,
+) -> None:
+    """The same by search: in a large table no list of its rows is small."""
+    place[:] = np.searchsorted(held, keys) - np.repeat(bounds[:-1], np.diff(offsets))[:, None]
 
 
 def _index_one(
