@@ -72,7 +72,8 @@ NAME=VALUE`, or in Python as arguments of the task's `synthetic` and `load`. Thi
 --markdown`.
 
 Parsed data are kept in the user's cache, `~/.cache/fedslice/parsed` or `FEDSLICE_CACHE`, and parsed again when the
-files change.
+files change. Generated ratings are kept there too, up to 1 GB of them, and made again when the generator or an argument
+changes.
 """  # noqa: E501
 
 

@@ -76,6 +76,12 @@ def _at(leaf: Array, places: Array) -> Array:
     return leaf.at[places].get(mode="fill", fill_value=0)
 
 
+@jax.jit
+def _with(leaf: Array, places: Array, rows: Array) -> Array:
+    """A leaf with new rows, likewise."""
+    return leaf.at[places].set(rows)
+
+
 def put(tags: PyTree, tree: PyTree, places: Mapping[str, Any], rows: PyTree) -> PyTree:
     """``tree`` with new ``rows`` at ``places``; places past the end are dropped."""
     return jax.tree.map(
@@ -164,7 +170,7 @@ def fill(
         return known
     made = select(make({name: ids[name][rows] for name, rows in absent.items()}))
     return jax.tree.map(
-        lambda tag, leaf, new: leaf.at[absent[tag]].set(new) if tag else leaf,
+        lambda tag, leaf, new: _with(leaf, absent[tag], new) if tag else leaf,
         select(tags),
         known,
         made,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError
+from fedslice.tasks.generators.kept import kept
 from fedslice.tasks.readers.ratings import AGES, GENDERS, Ratings
 
 # Figures of MovieLens-1M. Knots are (quantile, value), fitted to the published summary figures.
@@ -47,6 +48,11 @@ def synthetic(seed: int = 0, scale: float = 1.0, taste: bool = False) -> Ratings
     >>> synthetic(seed=0, scale=0.01).user_names[:3].tolist()
     ['1', '2', '3']
     """
+    return kept(generate, Ratings, seed, scale, taste)
+
+
+def generate(seed: int, scale: float, taste: bool) -> Ratings:
+    """The same, made anew."""
     users, movies = round(_USERS * scale), round(_MOVIES * scale**0.5)
     if users < 10:
         raise InputError(f"scale={scale} leaves {users} users: use a scale of at least 0.002")

@@ -49,16 +49,22 @@ def cached(
     """
     sources = list(files)
     key = json.dumps([recipe, *(file.fingerprint() for file in sources)])
-    name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    place = Path(os.environ.get("FEDSLICE_CACHE") or user_cache() / "parsed") / name
-    if (arrays := _load(place)) is not None:
+    place = home() / hashed(key)
+    if (arrays := load(place)) is not None:
         return arrays
     with reading(_listed(sources)):
         built = {name: _plain(name, array) for name, array in build().items()}
-    try:
-        return _store(place, built, recipe)
-    except OSError:  # a full disk, or no right to write: no reason to stop
-        return {name: _frozen(array) for name, array in built.items()}
+    return keep(place, built, recipe)
+
+
+def home() -> Path:
+    """The folder of all caches."""
+    return Path(os.environ.get("FEDSLICE_CACHE") or user_cache() / "parsed")
+
+
+def hashed(key: str) -> str:
+    """A name for what is told by ``key``."""
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 def _listed(files: Sequence[File]) -> str:
@@ -82,7 +88,7 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _load(folder: Path) -> Arrays | None:
+def load(folder: Path) -> Arrays | None:
     """The arrays, or None if they are not there or something is wrong with one of them: every byte
     is checked."""
     try:
@@ -99,6 +105,14 @@ def _load(folder: Path) -> Arrays | None:
         return arrays
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def keep(folder: Path, arrays: Arrays, recipe: str) -> Arrays:
+    """The arrays as they are kept from now on, or as they are where nothing can be kept."""
+    try:
+        return _store(folder, arrays, recipe)
+    except OSError:  # a full disk, or no right to write: no reason to stop
+        return {name: _frozen(array) for name, array in arrays.items()}
 
 
 def _store(folder: Path, arrays: Arrays, recipe: str) -> Arrays:
@@ -121,11 +135,11 @@ def _store(folder: Path, arrays: Arrays, recipe: str) -> Arrays:
         try:
             new.rename(folder)
         except OSError:  # there is one: of another process that was faster, or damaged
-            if (theirs := _load(folder)) is not None:
+            if (theirs := load(folder)) is not None:
                 return theirs
             folder.rename(Path(scratch, "damaged"))
             new.rename(folder)
-    stored = _load(folder)
+    stored = load(folder)
     if stored is None:
         raise OSError(f"what was written to {folder} cannot be read back")
     return stored
