@@ -71,6 +71,29 @@ def test_auc_of_ties_and_of_nothing() -> None:
     assert np.isnan(area(np.zeros(0), np.zeros(0)))
 
 
+@pytest.mark.parametrize("kind", ["narrow", "wide", "not a number"])
+def test_auc_by_client_is_counted_pair_by_pair(kind: str) -> None:
+    """Of scores that are 32-bit numbers or not, ties, both zeros and both signs among them."""
+    rng = np.random.default_rng(3)
+    score = rng.choice([-np.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 0.5, 7.0, np.inf], 400)
+    score = np.where(rng.random(400) < 0.3, rng.normal(size=400).astype(np.float32), score)
+    score = score * (1.1 if kind == "wide" else 1.0)
+    label, owners = rng.integers(0, 2, 400).astype(float), rng.integers(0, 9, 400) * 2
+    if kind == "not a number":
+        score[::40] = np.nan
+        expected = metrics.auc(lambda p, b: b["x"]).grouped(
+            np.where(np.isnan(score), np.inf, score * 1.1), label, owners, 18
+        )
+        known = sorted(set(range(18)) - set(owners[::40].tolist()))
+    else:
+        finite = np.nan_to_num(score, posinf=1e300, neginf=-1e300)
+        expected = np.array([by_pairs(finite[owners == c], label[owners == c]) for c in range(18)])
+        known = list(range(18))
+    got = metrics.auc(lambda p, b: b["x"]).grouped(score, label, owners, 18)
+    np.testing.assert_array_equal(got[1::2], np.full(9, np.nan))
+    np.testing.assert_allclose(got[known], expected[known], rtol=1e-12)
+
+
 def test_chunks_do_not_change_a_figure(
     people: fs.Population, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,10 @@
 """fedslice: federated optimisation where every client trains only its slice of the model."""
 
+import gc
+
+_collecting = gc.isenabled()
+gc.disable()  # hundreds of modules come in, JAX's among them: a sixth of that is looking for garbage
+
 from fedslice import client as client
 from fedslice import cluster as cluster
 from fedslice import metrics as metrics
@@ -30,3 +35,6 @@ from fedslice.model import Table as Table
 from fedslice.model import lookup as lookup
 from fedslice.simulation.run import simulate as simulate
 from fedslice.types import Work as Work
+
+if _collecting:
+    gc.enable()

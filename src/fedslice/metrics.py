@@ -245,11 +245,27 @@ def _area(score: np.ndarray, label: np.ndarray) -> float:
     return float(below.sum() / 2 / (len(good) * len(bad)))
 
 
+def _by_owner(
+    score: np.ndarray, good: np.ndarray, owners: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, or numbers that are equal where they are, whether they are of positives, and owners;
+    by owner and rising score.  Where scores are 32-bit numbers, all three are in one whole number,
+    which is sorted many times faster."""
+    narrow = score.astype(np.float32) + np.float32(0)  # -0 becomes 0, to which it is equal
+    if not np.array_equal(narrow, score) or np.any(owners >= 1 << 30):  # also where one is NaN
+        order = np.lexsort((score, owners))
+        return score[order], good[order], owners[order]
+    bits = narrow.view(np.int32)
+    # of numbers below zero, the larger have smaller bits
+    rising = (bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))).astype(np.int64) + (1 << 31)
+    key = np.sort(owners.astype(np.int64) << 33 | rising << 1 | good)
+    return key >> 1 & 0xFFFFFFFF, (key & 1).astype(bool), key >> 33
+
+
 def _areas(score: np.ndarray, label: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
     """Mann-Whitney for each client: (rank sum of its positives - n1 (n1 + 1) / 2) / (n1 n0), ties
     at mean rank."""
-    order = np.lexsort((score, owners))
-    score, label, owners = score[order], label[order] > 0.5, owners[order]
+    score, label, owners = _by_owner(score, label > 0.5, owners)
     start = np.searchsorted(owners, np.arange(clients))
     rank = np.arange(1, len(score) + 1) - start[owners]
     new = np.ones(len(score), bool)
