@@ -94,6 +94,17 @@ def test_auc_by_client_is_counted_pair_by_pair(kind: str) -> None:
     np.testing.assert_allclose(got[known], expected[known], rtol=1e-12)
 
 
+@pytest.mark.parametrize("values", [2, 30, 10**6])
+def test_auc_over_all_examples_is_counted_pair_by_pair(values: int) -> None:
+    """With almost everything tied, some of it, and nothing."""
+    rng = np.random.default_rng(values)
+    score, label = rng.integers(0, values, 500) / 7, rng.integers(0, 2, 500).astype(float)
+    figure = metrics.auc(lambda p, b: b["x"]).figure
+    assert figure(score, label) == pytest.approx(by_pairs(score, label), rel=1e-12)
+    lost = np.where(rng.random(500) < 0.1, np.nan, score)  # NaN is above all, and equal to itself
+    assert figure(lost, label) == figure(np.where(np.isnan(lost), 1e9, lost), label)
+
+
 def test_chunks_do_not_change_a_figure(
     people: fs.Population, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import gc
 
 _collecting = gc.isenabled()
-gc.disable()  # hundreds of modules come in, JAX's among them: a sixth of that is looking for garbage
+gc.disable()  # hundreds of modules come in: a sixth of the time would go into looking for garbage
 
 from fedslice import client as client
 from fedslice import cluster as cluster

@@ -241,8 +241,11 @@ def _area(score: np.ndarray, label: np.ndarray) -> float:
     good, bad = np.sort(score[label > 0.5]), np.sort(score[label <= 0.5])
     if not len(good) or not len(bad):
         return float("nan")
-    below = np.searchsorted(bad, good) + np.searchsorted(bad, good, side="right")
-    return float(below.sum() / 2 / (len(good) * len(bad)))
+    below = np.searchsorted(bad, good)
+    # as many are not above, but where a negative ties with it: only those are sought again
+    tied = (bad[np.minimum(below, len(bad) - 1)] == good) | np.isnan(good)
+    not_above = below.sum() + (np.searchsorted(bad, good[tied], side="right") - below[tied]).sum()
+    return float((below.sum() + not_above) / 2 / (len(good) * len(bad)))
 
 
 def _by_owner(

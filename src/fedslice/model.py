@@ -238,6 +238,17 @@ class Model:
     def fields(self, columns: Mapping[str, np.ndarray]) -> set[str]:
         """The columns that loss and metrics use, found by tracing them: others are never gathered
         into batches."""
+        key = tuple((name, c.shape[1:], c.dtype.kind) for name, c in columns.items())
+        if key not in self._read:
+            self._read[key] = self._traced_fields(columns)
+        return set(self._read[key])
+
+    @cached_property
+    def _read(self) -> dict[tuple[object, ...], set[str]]:
+        """What :meth:`fields` found: it is asked for every run and every evaluation."""
+        return {}
+
+    def _traced_fields(self, columns: Mapping[str, np.ndarray]) -> set[str]:
         seen = {name for table in self.tables.values() for name in table.fields}
         if missing := seen - set(columns):
             raise InputError(

@@ -86,7 +86,8 @@ def test_the_newest_stay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home_of_files = home / "0123"  # what was parsed is not ours to delete
     home_of_files.mkdir()
     ratings.synthetic(1, 0.01)
-    assert first not in entries(home) and home_of_files.exists()
+    assert first not in entries(home)
+    assert home_of_files.exists()
 
 
 def test_where_nothing_can_be_written_all_is_made(

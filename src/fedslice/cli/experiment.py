@@ -41,6 +41,7 @@ from fedslice.files.strict import as_json, parsed
 from fedslice.files.writing import atomic_write
 from fedslice.privacy.ledger import spent
 from fedslice.report.records import ABOUT, DONE, EVALUATION, PRIVACY
+from fedslice.round.program import once
 from fedslice.simulation.progress import bar
 from fedslice.simulation.run import Report, Run, simulate
 from fedslice.tasks.base import Task
@@ -222,7 +223,11 @@ class Experiment:
         """The run, before its first round."""
         method = find_method(self.algorithm)
         population = self.task.train.pool() if method.pooled else self.task.train
-        algorithm = method.build(self.task, self.settings.seeded(self.seed))
+        algorithm = once(
+            self.task,
+            ("algorithm", self.algorithm, self._drawn(), json.dumps(self.settings.values)),
+            lambda: method.build(self.task, self.settings.seeded(self.seed)),
+        )
         sampler = method.sampler(self.settings, self.task)
         text = self.settings.engine
         engine: str | int = int(text) if text.isdigit() else text
@@ -239,6 +244,12 @@ class Experiment:
         if run.layout.reason:
             self.tell(f"the driver has the tables: {run.layout.reason}")
         return run
+
+    def _drawn(self) -> int | None:
+        """The seed, if the algorithm hangs on it: on heat that was told with noise.  Otherwise all
+        seeds have the same one, which is traced once for them."""
+        exact = self.settings.values.get("heat_privacy", "exact") in ("exact", "public")
+        return None if exact else self.seed
 
     def _identity(self, scorer: Scorer) -> Line:
         return {

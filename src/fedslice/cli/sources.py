@@ -25,6 +25,7 @@ from fedslice.privacy import heat as private_heat
 from fedslice.privacy.devices import distributed, local
 from fedslice.privacy.trusted import central
 from fedslice.prox import Regulariser
+from fedslice.round.program import once
 from fedslice.stage.ball import Adapt
 from fedslice.stage.secure import secure
 from fedslice.tasks.base import Task
@@ -113,7 +114,7 @@ def released(task: Task, s: Settings) -> Heat:
     """Heat as it is, or as clients would tell it."""
     train, model = task.train, task.model
     kinds: dict[str, Callable[..., Heat]] = {
-        "exact": lambda: train.heat(model),
+        "exact": lambda: once(task, "heat", lambda: train.heat(model)),  # for all runs of a study
         "public": lambda: private_heat.public(train.heat(model)),
         "response": lambda epsilon="1": private_heat.estimate(
             private_heat.respond(train, model, float(epsilon), s.seed)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.data.columns import check
+from fedslice.data.columns import check, digest
 from fedslice.data.kept import submodels
 from fedslice.data.stored import Writer, opened, write
 from fedslice.data.submodel import Submodels, index
@@ -117,6 +117,11 @@ class Population:
     def owners(self) -> np.ndarray:
         """The client of each example."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.counts)
+
+    @cached_property
+    def content(self) -> str:
+        """A short hash of all of the clients' data, and of the names of its rows."""
+        return self.digest or digest(self.columns, self.offsets, self.names)
 
     @cached_property
     def _indexes(self) -> dict[tuple[tuple[str, ...], int], Submodels]:

@@ -12,6 +12,7 @@ from fedslice.data.population import Population, numeric
 from fedslice.errors import InputError
 from fedslice.metrics import Metric
 from fedslice.model import Model
+from fedslice.round.program import once
 from fedslice.simulation.run import Run
 from fedslice.types import Params
 
@@ -58,7 +59,10 @@ class Evaluator:
         meet(model, population, trained.population if isinstance(trained, Run) else None)
         indexed = {field: space for space in self.spaces.values() for field in space.positions}
         plain = [name for name in model.fields(population.columns) if name not in indexed]
-        size = min(self._size([*plain, *indexed]), max(1, population.examples))
+        read = tuple((n, population.columns[n].shape[1:]) for n in (*plain, *indexed))
+        growth = once(model, ("growth", read), lambda: self._growth([*plain, *indexed]))
+        # as many examples at once as keep the largest intermediate result in bounds
+        size = min(max(1, CHUNK // growth), max(1, population.examples))
         self.chunks = []
         for start in range(0, population.examples, size):
             span = slice(start, start + size)
@@ -72,8 +76,8 @@ class Evaluator:
             )
         self.score = jax.jit(model.measure)
 
-    def _size(self, fields: list[str]) -> int:
-        """Examples scored at once: as many as keep the largest intermediate result in bounds."""
+    def _growth(self, fields: list[str]) -> int:
+        """By how many numbers an example makes the largest intermediate result larger."""
         model, columns = self.model, self.population.columns
         tables = {
             name: jax.ShapeDtypeStruct((1, *table.shape), jnp.float32)
@@ -93,8 +97,7 @@ class Evaluator:
             inputs = [int(np.prod(leaf.shape)) for leaf in batch.values()]
             return [sum(inputs), *_results(jax.make_jaxpr(model.measure)(params, batch).jaxpr)]
 
-        growth = max(two - one for one, two in zip(sizes(2), sizes(3), strict=True))
-        return max(1, CHUNK // max(1, growth))
+        return max(1, *(two - one for one, two in zip(sizes(2), sizes(3), strict=True)))
 
     def ids(self) -> dict[str, np.ndarray]:
         """The rows, by space, that the population's examples need."""
@@ -129,8 +132,11 @@ class Evaluator:
 
 def joined(parts: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """The pairs of one figure of all examples, [2, examples], given in parts."""
-    pairs = [np.stack(part[name]).astype(np.float64) for part in parts] or [np.zeros((2, 0))]
-    return np.concatenate(pairs, axis=1)
+    ends = np.cumsum([0, *(len(part[name][0]) for part in parts)])
+    whole = np.empty((2, ends[-1]))
+    for part, start, stop in zip(parts, ends[:-1], ends[1:], strict=True):
+        whole[0, start:stop], whole[1, start:stop] = part[name]
+    return whole
 
 
 def tally(

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.arrays import PyTree
-from fedslice.data.columns import digest
 from fedslice.data.population import Population
 from fedslice.errors import CheckpointError
 from fedslice.files.sealed import header, load, seal
@@ -134,7 +133,7 @@ def fingerprint(population: Population) -> str:
     >>> len(fingerprint(people)), fingerprint(people) == fingerprint(fewer)
     (16, False)
     """
-    return population.digest or digest(population.columns, population.offsets, population.names)
+    return population.content
 
 
 def _leaves(tree: Any) -> dict[str, np.ndarray]:

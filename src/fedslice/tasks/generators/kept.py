@@ -1,4 +1,4 @@
-"""Generate a data set once: its arrays are kept with those of parsed files, and mapped the next time.
+"""Generate a data set once: its arrays are kept with those of parsed files, and mapped later.
 
 An entry is known by a hash of the code that makes the arrays, of its arguments and of the versions
 of Python, NumPy and fedslice, so that other code never meets them.  Small ones are made each time,
