@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -96,21 +97,27 @@ def _losses(losses: Any, part: Part, grid: float) -> Any:
             "privacy loss distributions are not known for Skellam noise nor, under replace-one,"
             " for cohorts of fixed size: use accountant='rdp'"
         )
-    if isinstance(part, Bits):
-        first, second = (
-            {1: math.log(chance), 0: math.log1p(-chance)} for chance in (part.first, part.second)
-        )
-        one = losses.from_two_probability_mass_functions(
-            second, first, value_discretization_interval=grid, symmetric=False
-        )
-    elif part.rate == 1:
+    if isinstance(part, Gaussians) and part.rate == 1:
         std = part.noise / math.sqrt(part.times)
         return losses.from_gaussian_mechanism(std, value_discretization_interval=grid)
-    else:
-        one = losses.from_gaussian_mechanism(
+    return _once(part._replace(times=1), grid).self_compose(part.times)
+
+
+@lru_cache(maxsize=8)  # a few megabytes each
+def _once(part: Bits | Gaussians, grid: float) -> Any:
+    """The losses of one release: kept, since most of the time goes here, and tables and searches
+    ask for the same release so many and so many times."""
+    losses = accounting().pld.privacy_loss_distribution
+    if isinstance(part, Gaussians):
+        return losses.from_gaussian_mechanism(
             part.noise, value_discretization_interval=grid, sampling_prob=part.rate
         )
-    return one.self_compose(part.times)
+    first, second = (
+        {1: math.log(chance), 0: math.log1p(-chance)} for chance in (part.first, part.second)
+    )
+    return losses.from_two_probability_mass_functions(
+        second, first, value_discretization_interval=grid, symmetric=False
+    )
 
 
 def rdp_epsilon(parts: Sequence[Part], delta: float) -> float:
