@@ -1,5 +1,5 @@
 """Every command of README and docs runs as it stands, page by page and in its order, but on less
-data and for four rounds."""
+data, for four rounds, and of a grid's axis with its ends alone."""
 
 import re
 import shlex
@@ -60,7 +60,9 @@ FILES = {  # that pages take for granted
 
 
 def smaller(words: list[str]) -> list[str]:
-    """The same command on less data and for four rounds; of what is said twice the last counts."""
+    """The same command on less data and for four rounds; of what is said twice the last counts.  An
+    axis of a grid keeps its first and its last value: those between are the same work again."""
+    words = [re.sub(r"^(\w+=[^,]+),.*(,[^,]+)$", r"\1\2", word) for word in words]
     if words[0] == "deploy":
         return [*words, "--nodes", "2", "--rounds", "1"] if "--nodes" in words else words
     if "--synthetic" in words:
