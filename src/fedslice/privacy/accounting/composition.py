@@ -103,7 +103,7 @@ def _losses(losses: Any, part: Part, grid: float) -> Any:
     return _once(part._replace(times=1), grid).self_compose(part.times)
 
 
-@lru_cache(maxsize=8)  # a few megabytes each
+@lru_cache(maxsize=8)
 def _once(part: Bits | Gaussians, grid: float) -> Any:
     """The losses of one release: kept, since most of the time goes here, and tables and searches
     ask for the same release so many and so many times."""
