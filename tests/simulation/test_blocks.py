@@ -132,3 +132,44 @@ def test_what_a_later_round_may_not_do_is_told_in_its_turn() -> None:
     expected = a_run()
     expected.train(3, progress=False)
     assert state_bytes(run) == state_bytes(expected)
+
+
+# -- in a thread of its own ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", few(NAMES, "scaffold-1", "mime"))
+def test_a_round_beside_the_planning_of_the_next_is_the_same(name: str) -> None:
+    """Clients in threads: the round is computed aside, and nothing about it differs."""
+    beside, plain = a_run(name, engine="map", threads=2), a_run(name, engine="map", threads=1)
+    assert beside._aside is not None
+    assert plain._aside is None
+    assert figures(beside, ROUNDS) == figures(plain, ROUNDS)
+    assert state_bytes(beside) == state_bytes(plain)
+    assert beside.totals == plain.totals
+
+
+@pytest.mark.parametrize("store", ["ram", "disk"])
+def test_a_round_that_fails_aside_is_taken_back_and_can_be_done_again(
+    store: str, tmp_path: Path
+) -> None:
+    """It fails while a later one is planned: both are taken back, and those before are kept."""
+    run, expected = (
+        a_run(engine="map", **({"threads": 2} if store == "ram" else {"store": tmp_path / name}))
+        for name in ("run", "expected")
+    )
+    step, planned, calls = run._step, [], []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(len(calls))
+        if len(calls) == 4:
+            raise OSError("no space left on device")
+        return step(*arguments)
+
+    run._step = failing  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="no space"):
+        planned.extend(report.round for report in run.rounds(ROUNDS))
+    assert run.round == 3
+    assert planned[:3] == [1, 2, 3]
+    assert figures(run, ROUNDS - 3) == figures(expected, ROUNDS)[3:]
+    assert state_bytes(run) == state_bytes(expected)
+    assert run.totals == expected.totals
