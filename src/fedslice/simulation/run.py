@@ -47,7 +47,6 @@ BLOCK = 1 << 21  # bytes of the plans of a block: what a cache holds,
 LONGEST = 16  # and the most rounds of one, so that a run that goes wrong is soon stopped
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
 LAST = 5  # rounds that a notebook shows
-REMEMBERED = 1 << 17  # clients of cohorts that are not drawn again
 WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 
 
@@ -89,7 +88,6 @@ class Run:
         self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
         self.eligible = np.flatnonzero(population.counts)
         self._most = algorithm.most
-        self._drawn: dict[int, np.ndarray] = {}  # of late: planned, then asked for what it cost
         self._counts = population.counts[self.eligible]
         if not len(self.eligible):
             raise InputError("no client has any data: check the population or its split")
@@ -186,17 +184,12 @@ class Run:
     def cohort(self, round: int) -> np.ndarray:
         """The clients of a round, ascending: the same for every algorithm with this seed and
         sampler.  One that was drawn twice (``sampling.weighted``) is there twice."""
-        if round in self._drawn:
-            return self._drawn[round]
         drawn = self.eligible[self.sampler.cohort(self.seed, round, self._counts)]
         if self._most is not None and len(drawn) > self._most:
             raise InputError(
                 f"round {round + 1} has {len(drawn)} clients, the secure sum room for {self._most}:"
                 " give it more, stage.secure(clients=...)"
             )
-        if len(self._drawn) * len(drawn) >= REMEMBERED:
-            self._drawn.clear()
-        self._drawn[round] = drawn
         return drawn
 
     def rounds(self, count: int) -> Iterator[Report]:
