@@ -12,13 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from apps import link_of, session
 from pages import PAGES, ROOT, programs, shell_lines
 
 import fedslice as fs
 from fedslice.cli import example
+from fedslice.cli.deployment import app, commands
 from fedslice.cli.main import main
 from fedslice.cli.parser import parser
 from fedslice.cli.published import PAPERS, Quick
+from fedslice.deploy import flower
+from fedslice.deploy.session import train
 
 # Commands that no test can run as they stand, by how they begin, and why.
 ELSEWHERE = {
@@ -37,6 +41,8 @@ ELSEWHERE = {
         " process"
     ),
 }
+# Over Flower this is what README's does; here the app that was written trains in one process.
+WITHOUT_FLOWER = "fedslice deploy local trial"
 ALONE = ("tutorial.md",)  # pages that begin in an empty folder; the others go on after README
 OTHERS = ("your-own-data.md",)  # pages that tests/test_examples.py runs
 WITH_COMMANDS = [
@@ -115,7 +121,19 @@ def test_commands_run_word_for_word(
     for line in shell_lines(page):
         if line not in done and not line.startswith(tuple(ELSEWHERE)):
             done.add(line)
+            if line == WITHOUT_FLOWER:
+                monkeypatch.setattr(commands, "_train", train_in_one_process)
+                monkeypatch.setattr(flower, "compiled_in", lambda folder: None)
             _run(re.sub("/fast-disk|/home/ana", str(tmp_path), line), folder, capsys)
+
+
+def train_in_one_process(
+    folder: Path, nodes: list[Path], rounds: int, tls: bool, trial: bool
+) -> None:
+    method = app.method_of(folder)
+    server = session(folder, method, link_of(folder, method, trial=trial))
+    list(train(server, rounds, lambda line: None))
+    server.publish("all")
 
 
 def _run(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
