@@ -121,6 +121,18 @@ def test_a_run_nobody_reads_is_saved(
 # -- signals ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _signals_are_heard() -> Iterator[None]:
+    """Also where tests run in the background: shells have some ignored there, and so would we."""
+    numbers = signal.SIGINT, signal.SIGHUP
+    before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def signalled(monkeypatch: pytest.MonkeyPatch, number: int, round: int, times: int = 1) -> None:
     """Send ourselves a signal in the midst of a round."""
     ask = Ahead.ask

@@ -1,8 +1,11 @@
 """Rounds in blocks: as round by round, to the bit, for whoever looks whenever."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from kinds import few
@@ -10,6 +13,7 @@ from laws import PEOPLE, method_of, sampler_of
 from problems import run_of, state_bytes
 
 from fedslice.errors import InputError
+from fedslice.simulation import run as running
 from fedslice.simulation.run import Run
 
 NAMES = ["fedavg-epochs", "fedsubavg-adam", "scaffold-1", "mime", "ditto", "fedavg-topk"]
@@ -135,6 +139,34 @@ def test_what_a_later_round_may_not_do_is_told_in_its_turn() -> None:
 
 
 # -- in a thread of its own ------------------------------------------------------------------------
+
+
+def test_reports_keep_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan holds all batches of a round: a list of reports must not fill the memory."""
+    run, plans = a_run(), []
+    block = run.planner.block
+
+    def noting(*arguments: Any) -> Any:
+        made = block(*arguments)
+        plans.extend(weakref.ref(leaf) for leaf in jax.tree.leaves(made.plans))
+        return made
+
+    monkeypatch.setattr(run.planner, "block", noting)
+    reports = list(run.rounds(ROUNDS))
+    state_bytes(run)  # waits
+    gc.collect()
+    assert len(reports) == ROUNDS
+    assert plans
+    assert not any(plan() is not None for plan in plans)
+
+
+def test_few_large_plans_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    for large, under_way in (False, running.LAG), (True, 2):
+        if large:
+            monkeypatch.setattr(running, "UNDER_WAY", 1)
+        monkeypatch.setattr(running, "BLOCK", 1)  # round by round
+        run = a_run()
+        assert max(len(run._pending) for _ in run.rounds(ROUNDS)) == under_way
 
 
 @pytest.mark.parametrize("name", few(NAMES, "scaffold-1", "mime"))

@@ -21,7 +21,8 @@ class Ahead:
     ``done`` have been handed to the device."""
 
     def __init__(self, first: int, block: Block, moved: list[Moved], step: Step) -> None:
-        self.first, self.block, self.moved, self.step = first, block, moved, step
+        self.first, self.traffic, self.moved, self.step = first, block.traffic, moved, step
+        self.rounds, self._plans = block.rounds, [block.plans]
         self.asked = self.done = 0
         self._found: list[tuple[int, Wait]] = []  # of each call the end, and its figures
         self._read: dict[int, Figures] = {}
@@ -29,14 +30,14 @@ class Ahead:
     @property
     def full(self) -> bool:
         """Whether all rounds have been asked for."""
-        return self.asked == self.block.rounds
+        return self.asked == self.rounds
 
     def ask(self) -> Report:
         """The next round's report; the round itself is computed by :meth:`compute`, at the latest
         when a figure is read."""
         turn = self.asked
         self.asked += 1
-        traffic, moved = self.block.traffic, self.moved[turn]
+        traffic, moved = self.traffic, self.moved[turn]
         return Report(
             self.first + turn + 1,
             traffic.clients[turn],
@@ -47,10 +48,13 @@ class Ahead:
         )
 
     def compute(self) -> None:
-        """Hand all rounds that were asked for to the device, in one call."""
+        """Hand all rounds that were asked for to the device, in one call.  After the last of them
+        the plans, which are large, are let go: whoever keeps a report keeps none of them."""
         if self.done < self.asked:
-            wait = self.step(self.block.plans, self.done, self.asked)
+            wait = self.step(self._plans[0], self.done, self.asked)
             self.done = self.asked
+            if self.done == self.rounds:
+                self._plans.clear()
             self._found.append((self.done, wait))
 
     def figures(self, turn: int) -> Figures:

@@ -42,7 +42,8 @@ from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
 from fedslice.types import Algorithm, Key, Params, PyTree
 
-LAG = 8  # rounds, or one block, that may be under way before the oldest one's report is checked
+LAG = 8  # rounds, or one block, that may be under way before the oldest one's report is checked,
+UNDER_WAY = 1 << 25  # bytes of their plans, of two rounds at least: those are long enough
 BLOCK = 1 << 21  # bytes of the plans of a block: what a cache holds,
 LONGEST = 16  # and the most rounds of one, so that a run that goes wrong is soon stopped
 PATIENCE = 3  # rounds with a far too high loss before a run is stopped
@@ -121,6 +122,7 @@ class Run:
             self._aside = Aside()
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
         self._room = max(1, min(LONGEST, BLOCK // size)) if self._blocks else 1
+        self._lag = min(LAG, max(2, UNDER_WAY // size))
 
     def _planner(self, rows: str | None, fields: Iterable[str]) -> Planner:
         return Planner(
@@ -209,7 +211,7 @@ class Run:
                 self._pending.append(report)
                 if ahead.full:
                     self._compute()
-                    while len(self._pending) > max(LAG, self._room):
+                    while len(self._pending) > max(self._lag, self._room):
                         self._check(self._pending.popleft())
                 yield report
         self.wait()
