@@ -183,6 +183,12 @@ def test_the_number_of_threads_is_not_in_the_bits(name: str) -> None:
 
 
 @recipes(RECIPES, FEW)
+def test_in_one_program_or_in_parts_the_bits_are_the_same(name: str) -> None:
+    """Tests compile without instructions that round once for two operations."""
+    assert state_bytes(trained(name, engine="scan")) == state_bytes(trained(name, engine="map"))
+
+
+@recipes(RECIPES, FEW)
 def test_the_order_in_which_clients_are_given_is_nothing(name: str) -> None:
     columns = arrays()
     blocks = [

@@ -480,7 +480,7 @@ def check_learns(model: Model) -> None:
 
 @pytest.mark.parametrize("engine", [0, -2, "loop", 1.5])
 def test_unknown_engines_are_refused(engine: Any) -> None:
-    with pytest.raises(InputError, match=r"engine.*use .*'vmap', 'map'"):
+    with pytest.raises(InputError, match=r"engine.*use .*'vmap', 'scan', 'map'"):
         run_of(AVG, people(), engine=engine)
 
 
@@ -490,6 +490,36 @@ def test_auto_vectorises_small_clients_and_maps_large_ones() -> None:
     assert choose("auto", None, numbers=10**6, clients=1) == ("map", 1)
     assert choose("map", 2, numbers=10, clients=50) == ("map", 2)
     assert choose("debug", None, numbers=10**6, clients=50)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "clients", "uneven", "mode"),
+    [
+        (1 << 9, 511, True, "vmap"),
+        (1 << 9, 512, True, "scan"),
+        (1 << 9, 1023, False, "vmap"),
+        (1 << 9, 1024, False, "scan"),
+        (1 << 9, 2047, True, "scan"),
+        (1 << 9, 2048, True, "map"),
+        (16384, 20, True, "map"),
+    ],
+)
+def test_cohorts_between_run_one_after_the_other_in_one_program(
+    numbers: int, clients: int, uneven: bool, mode: str
+) -> None:
+    """As measured (docs/design.md): unless the user wants threads, or rounds in parts."""
+    given = {"numbers": numbers, "clients": clients, "uneven": uneven}
+    assert choose("auto", None, **given, whole=True)[0] == mode
+    parts = "map" if mode == "scan" and clients * numbers >= 1 << 19 else mode
+    parts = "vmap" if parts == "scan" else parts
+    assert choose("auto", None, **given)[0] == parts
+    assert choose("auto", 2, **given, whole=True)[0] == parts
+    assert choose("scan", None, **given) == choose("map", None, **given)
+
+
+def test_in_one_program_there_is_one_thread() -> None:
+    with pytest.raises(InputError, match=r"leave out threads=2, or use 'map'"):
+        run_of(AVG, people(), engine="scan", threads=2)
 
 
 def test_clients_are_large_from_16384_numbers_on_and_cohorts_from_a_half_million() -> None:

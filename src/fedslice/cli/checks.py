@@ -17,7 +17,7 @@ from fedslice.cli.workloads import outline
 from fedslice.errors import InputError, nearest
 from fedslice.stage.mean import WEIGHTS
 
-ENGINES = ("auto", "vmap", "map", "debug")
+ENGINES = ("auto", "vmap", "scan", "map", "debug")
 
 
 def check_run(options: argparse.Namespace, algorithm: str) -> None:

@@ -95,7 +95,7 @@ COMMON: Options = {
         "sum",
         "sum, trimmed:SHARE:QUORUM, median:QUORUM, geometric, krum:BAD:KEEP, worst:SHARE",
     ),
-    "engine": ("auto", "auto, vmap, map, debug, or clients to vectorise at a time"),
+    "engine": ("auto", "auto, vmap, scan, map, debug, or clients to vectorise at a time"),
     "threads": (0, "threads for map (0: one a core)"),
 }
 

@@ -95,7 +95,7 @@ class ClusterRun(Run):
         return self.shapes.tags.memory  # of no meaning: it is with the workers
 
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
-        if mode in ("vmap", "debug"):
+        if mode in ("vmap", "scan", "debug"):
             raise InputError(
                 f"engine={mode!r} looks at a whole cohort, which no machine of a cluster has: use"
                 " 'auto', 'map' or a number of clients to vectorise at a time"

@@ -1,8 +1,9 @@
 """Rounds of stacked clients: the protocol, compiled.
 
-Clients run under ``vmap`` when they are tiny and one after the other (``lax.map``), in as many
-threads as there are cores, when they are not; both were measured, see docs/design.md.  Nothing here
-knows a row id.
+Clients run under ``vmap`` when they are tiny.  Small ones run one after the other (``lax.map``)
+within the one program of a round (``"scan"``), so that the next rounds are planned meanwhile; large
+ones, in as many threads as there are cores (``"map"``).  All was measured, see docs/design.md.
+Nothing here knows a row id.
 """
 
 import os
@@ -39,6 +40,8 @@ from fedslice.types import Algorithm, Array, ClientReport, Data, Key, Message, P
 
 LARGE_CLIENT = 16384  # numbers a client holds from which one after the other beats vectorising
 LARGE_COHORT = 1 << 19  # the same for a whole cohort: side by side it no longer fits a cache
+UNEVEN_COHORT = 1 << 18  # the same where side by side some would wait for those with more steps
+LONG_ROUND = 1 << 20  # up to here one thread that nobody waits for beats several
 PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; no table's name
 REPORT = ("loss", "start_loss", "failed", "update_norm")
 
@@ -80,8 +83,8 @@ class Programs(NamedTuple):
 
 
 class Engine:
-    """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"map"`` or a number of clients to
-    vectorise at a time; ``alone`` says that there is never more than one client."""
+    """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"scan"``, ``"map"`` or a number of
+    clients to vectorise at a time; ``alone`` says that there is never more than one client."""
 
     def __init__(
         self,
@@ -92,17 +95,22 @@ class Engine:
         threads: int,
         alone: bool = False,
     ) -> None:
-        known = mode in ("vmap", "map", "debug") or (isinstance(mode, int) and mode > 0)
+        known = mode in ("vmap", "scan", "map", "debug") or (isinstance(mode, int) and mode > 0)
         if not known or threads < 1:
             raise InputError(
                 f"engine={mode!r} with {threads} threads is not possible: use 'auto', 'vmap',"
-                " 'map', 'debug' or a number of clients to vectorise at a time"
+                " 'scan', 'map', 'debug' or a number of clients to vectorise at a time"
+            )
+        if mode == "scan" and threads > 1:
+            raise InputError(
+                f"engine='scan' is one program on one thread: leave out threads={threads}, or use"
+                " 'map'"
             )
         self.algorithm, self.tags, self.key = algorithm, tags, key
         self.mode, self.threads = mode, threads
-        # in one piece if vectorised or if there is but one client, else in parts whatever the
-        # threads: the same bits
-        self.fused = mode != "debug" and threads == 1 and (mode == "vmap" or alone)
+        # in one piece if said so or if there is but one client, else in parts whatever the threads:
+        # the same bits
+        self.fused = mode != "debug" and threads == 1 and (mode in ("vmap", "scan") or alone)
         self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
         self.plain = Steps(self._look, self._find, self._train, self._finish, self._keep)
         leaves, tree = jax.tree.flatten(tags)
@@ -286,7 +294,7 @@ class Engine:
                     p.batches,
                     p.sizes,
                     p.steps,
-                    p.steps if self.mode == "map" else limit,
+                    p.steps if self.mode in ("map", "scan") else limit,
                     p.examples,
                 )
                 for p, limit in zip(client.phases, limits, strict=True)
@@ -367,17 +375,32 @@ def _cores() -> int:
 
 
 def choose(
-    mode: str | int, threads: int | None, numbers: int, clients: int
+    mode: str | int,
+    threads: int | None,
+    numbers: int,
+    clients: int,
+    whole: bool = False,
+    uneven: bool = False,
 ) -> tuple[str | int, int]:
     """Mode and threads for a cohort of ``clients`` that hold ``numbers`` numbers each, unless the
-    user said them.
+    user said them; ``"scan"`` only where rounds are computed ``whole``, by one program.  How many
+    steps a client does may be ``uneven``.
 
     >>> choose("auto", None, numbers=200, clients=50)
     ('vmap', 1)
+    >>> choose("auto", None, numbers=6000, clients=50, whole=True, uneven=True)
+    ('scan', 1)
     """
     if mode == "debug":
         return "debug", 1
-    large = numbers >= LARGE_CLIENT or clients * numbers >= LARGE_COHORT
-    chosen = ("map" if large else "vmap") if mode == "auto" else mode
-    cores = 1 if chosen == "vmap" else min(_cores(), max(1, clients))
+    chosen = mode
+    if mode == "auto":
+        cohort = clients * numbers
+        chosen = "map" if numbers >= LARGE_CLIENT or cohort >= LARGE_COHORT else "vmap"
+        least = UNEVEN_COHORT if uneven else LARGE_COHORT
+        if whole and threads is None and numbers < LARGE_CLIENT and least <= cohort < LONG_ROUND:
+            chosen = "scan"
+    elif chosen == "scan" and not whole:
+        chosen = "map"
+    cores = 1 if chosen in ("vmap", "scan") else min(_cores(), max(1, clients))
     return chosen, cores if threads is None else threads

@@ -141,7 +141,9 @@ class Run:
     def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
         alone = len(self.eligible) == 1
         expected = len(self.cohort(0))
-        mode, cores = choose(mode, 1 if alone else threads, self.shapes.numbers, expected)
+        whole, own = self.devices == 1, 1 if alone else threads
+        uneven = any(work.epochs is not None for work in self.planner.works)
+        mode, cores = choose(mode, own, self.shapes.numbers, expected, whole, uneven)
         if mode == "debug":
             return DebugEngine(self.algorithm, self.shapes.tags, key, self.population.clients)
         if self.devices != 1:
@@ -514,9 +516,10 @@ def simulate(
 ) -> Run:
     """Set up a run; nothing is trained yet.
 
-    ``engine``: ``"vmap"`` all clients at once, ``"map"`` one after the other, a number to vectorise
-    so many at a time, ``"auto"`` by the size of a client, ``"debug"`` slowly, naming the client
-    that goes wrong.
+    ``engine``: ``"vmap"`` all clients at once, ``"map"`` one after the other in every thread,
+    ``"scan"`` one after the other in one, which does not wait for the planning, a number to
+    vectorise so many at a time, ``"auto"`` by the size of a client, ``"debug"`` slowly, naming the
+    client that goes wrong.
 
     ``rows="held"`` works on all of S(i), ``"touched"`` on the rows that the round's batches read
     (default: what the client part needs); they differ only where rows without gradient move: server
