@@ -18,7 +18,8 @@ docs: $(READY)  ## all pages as one site with search, in site/; warnings are err
 	$(BIN)/python docs/build.py site
 	@echo "open site/index.html"
 
-test: check unit  ## style, types, import arrows, then all tests
+test: $(READY)  ## style, types, import arrows and, beside them, all tests
+	$(MAKE) --no-print-directory -j 2 check unit
 
 check: $(READY)
 	$(BIN)/ruff check .
