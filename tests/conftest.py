@@ -1,5 +1,5 @@
-"""One compilation cache for all tests and sessions: many compile the same rounds.  Parsed data:
-each test its own."""
+"""One compilation cache for all tests and sessions of a worker: many compile the same rounds.
+Parsed data: each test its own."""
 
 import ctypes
 import gc
@@ -37,7 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["FEDSLICE_COMPILED"] = "off"  # for processes that tests start
     if TRIED[0] <= jax.__version_info__ < TRIED[1]:  # read when the first array is made
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
-    jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".pytest_cache" / "xla"))
+    # one for each worker: entries are written without a rename, and one worker might read the half
+    # of what another is writing, which is a warning and so an error
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    cache = config.rootpath / ".pytest_cache" / "xla" / worker
+    jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # tests compile more than they compute; so do the processes that they start, which get no cache,

@@ -5,6 +5,7 @@ import random
 import time
 from pathlib import Path
 
+import jax
 import pytest
 from killed import KILLS, ROUNDS, main
 
@@ -25,10 +26,11 @@ def round_of(home: Path) -> int:
     ],
 )
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
-    name: str, kills: int, rounds: int, tmp_path: Path, pytestconfig: pytest.Config
+    name: str, kills: int, rounds: int, tmp_path: Path
 ) -> None:
     """Memories of two phases; and secure sums, which go on in the turn in which they were."""
-    cache = str(pytestconfig.rootpath / ".pytest_cache" / "xla")
+    # theirs alone: one that is killed may leave half an entry
+    cache = str(Path(str(jax.config.jax_compilation_cache_dir), "killed"))
     # processes begin without the threads and the compiled code of this one
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["jax", "optax", "fedslice", "fedslice.deploy"])
