@@ -1,28 +1,30 @@
 """Every command of README and docs runs as it stands, page by page and in its order, but on less
-data, for four rounds, and of a grid's axis with its ends alone."""
+data, for four rounds, and of a grid's axis with its ends alone.
+
+In ``make test`` those of README and the tutorial do, and of the other pages' those that have
+something which no earlier one had: a command, an option, a setting, a kind of file.
+"""
 
 import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from apps import link_of, session
+from apps import in_one_process
 from pages import PAGES, ROOT, programs, shell_lines
 
 import fedslice as fs
 from fedslice.cli import example
-from fedslice.cli.deployment import app, commands
 from fedslice.cli.main import main
 from fedslice.cli.parser import parser
 from fedslice.cli.published import PAPERS, Quick
-from fedslice.deploy import flower
-from fedslice.deploy.session import train
 
 # Commands that no test can run as they stand, by how they begin, and why.
 ELSEWHERE = {
@@ -41,15 +43,47 @@ ELSEWHERE = {
         " process"
     ),
 }
-# Over Flower this is what README's does; here the app that was written trains in one process.
+# Over Flower this is what README's does; here the app that was written trains in one process, as do
+# all in `make test`: tests/deploy has Flower itself.
 WITHOUT_FLOWER = "fedslice deploy local trial"
 ALONE = ("tutorial.md",)  # pages that begin in an empty folder; the others go on after README
 OTHERS = ("your-own-data.md",)  # pages that tests/test_examples.py runs
-WITH_COMMANDS = [
-    page
+
+
+def traits(line: str) -> set[tuple[str, ...]]:
+    """What a command line has that another may lack."""
+    words, here, path = shlex.split(line)[1:], parser(), ()
+    while words and words[0] in here.below:
+        here, path = here.below[words[0]], (*path, words.pop(0))
+    found = {"", "options alone" if words[:1] and words[0].startswith("-") else "a name"}
+    for word, value in pairwise([*words, ""]):
+        if word.startswith("-"):
+            setting = value.partition("=")[0] if word in ("--set", "--option") else ""
+            found.add(f"{word} {setting}")
+        elif file := re.search(r"[^\d]\.([a-z]\w*)$", word):
+            found.add(file[1])
+    return {(*path, each) for each in found}
+
+
+def first_of_their_kind() -> dict[Path, list[str]]:
+    """All commands of the pages that are read first, and of the others those with a new trait."""
+    whole, known, found = ("README.md", "tutorial.md"), set[tuple[str, ...]](), {}
+    for page in sorted(COMMANDS, key=lambda page: page.name not in whole):
+        found[page] = []
+        for line in COMMANDS[page]:
+            new = traits(line) - known if line.startswith("fedslice ") else set()
+            if new or page.name in whole:
+                found[page].append(line)
+            known |= new
+    return {page: lines for page in COMMANDS if (lines := found[page])}
+
+
+COMMANDS = {
+    page: [line for line in shell_lines(page) if not line.startswith(tuple(ELSEWHERE))]
     for page in PAGES
     if page.name not in OTHERS and any(line.startswith("fedslice") for line in shell_lines(page))
-]
+}
+QUICK = first_of_their_kind()
 
 
 FILES = {  # that pages take for granted
@@ -97,8 +131,9 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
-    """The folder that pages share, and the commands that have run in it: each runs once."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[tuple[str, bool]]]:
+    """The folder that pages share, and the commands that have run in it, over Flower or not: each
+    runs once."""
     folder = tmp_path_factory.mktemp("pages")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -106,42 +141,44 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
     return folder, set()
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    ("page", "over_flower"),
+    [
+        *(pytest.param(page, False, id=page.stem) for page in QUICK),
+        *(
+            pytest.param(page, True, id=f"all of {page.stem}", marks=pytest.mark.every)
+            for page in COMMANDS
+            if page.name not in ALONE
+        ),
+    ],
+)
 @pytest.mark.usefixtures("small_log", "small_tables")
 def test_commands_run_word_for_word(
     page: Path,
-    shared: tuple[Path, set[str]],
+    over_flower: bool,
+    shared: tuple[Path, set[tuple[str, bool]]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In their order: what a line needs an earlier one has made."""
-    folder, done = (tmp_path, set[str]()) if page.name in ALONE else shared
+    folder, done = (tmp_path, set[tuple[str, bool]]()) if page.name in ALONE else shared
     monkeypatch.chdir(folder)
-    for line in shell_lines(page):
-        if line not in done and not line.startswith(tuple(ELSEWHERE)):
-            done.add(line)
-            if line == WITHOUT_FLOWER:
-                monkeypatch.setattr(commands, "_train", train_in_one_process)
-                monkeypatch.setattr(flower, "compiled_in", lambda folder: None)
+    for line in COMMANDS[page] if over_flower else QUICK[page]:
+        real = over_flower and line.startswith("fedslice deploy local") and line != WITHOUT_FLOWER
+        if (line, real) in done or (real and find_spec("flwr") is None):  # an extra
+            continue
+        done.add((line, real))
+        with monkeypatch.context() as patch:
+            if not real:
+                in_one_process(patch)
             _run(re.sub("/fast-disk|/home/ana", str(tmp_path), line), folder, capsys)
-
-
-def train_in_one_process(
-    folder: Path, nodes: list[Path], rounds: int, tls: bool, trial: bool
-) -> None:
-    method = app.method_of(folder)
-    server = session(folder, method, link_of(folder, method, trial=trial))
-    list(train(server, rounds, lambda line: None))
-    server.publish("all")
 
 
 def _run(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A command of fedslice, or one of the few others that pages have."""
     line = line.partition(" | ")[0]  # what only looks at the output is left out
     words = shlex.split(line)
-    if words[1:3] == ["deploy", "local"] and find_spec("flwr") is None:
-        return  # an extra
     if words[0] == "fedslice":
         code = main(smaller(words[1:]))
         assert code == 0, f"{line}\n{capsys.readouterr().err}"

@@ -5,10 +5,11 @@ import inspect
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from apps import SAME, link_of, session, written
+from apps import SAME, InOneProcess, in_one_process, link_of, session, written
 from kinds import few
 
 from fedslice.cli.deployment import app, recipe
@@ -42,6 +43,30 @@ def test_what_is_written_is_enough_and_is_the_simulation(
     assert compare(tmp_path, seed=0).startswith("not the same: the largest difference")
     (home / REPORTS).write_text(told[1])
     assert compare(tmp_path, seed=0).startswith("not compared: the report of a round was lost")
+
+
+def test_processes_are_started_followed_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``deploy local`` but for Flower: with keys, a second time, and when the server ends early."""
+    pytest.importorskip("cryptography")
+    in_one_process(monkeypatch)
+    local = ["deploy", "local", str(tmp_path / "x")]
+    assert main([*local, "--nodes", "3", "--rounds", "1", "--tls"]) == 0
+    told = capsys.readouterr()
+    assert "a SuperLink and 3 SuperNodes start" in told.err
+    assert "3 nodes registered" in told.out
+    assert "round 1: 3 of 3 nodes counted" in told.out
+    assert told.out.endswith(f"compared: {SAME}\n")
+    assert main([*local, "--rounds", "2"]) == 0
+    told = capsys.readouterr()
+    assert "round 2: 3 of 3" in told.out
+    assert "round 1:" not in told.out
+    monkeypatch.setattr(InOneProcess, "start", lambda *_: SimpleNamespace(poll=lambda: 1))
+    assert main([*local, "--rounds", "3"]) != 0
+    assert "the server ended before the last round" in capsys.readouterr().err
+    assert main([*local, "--rounds", "2"]) == 0
+    assert "all 2 rounds are done; --rounds 5 goes on" in capsys.readouterr().err
 
 
 def test_draws_with_replacement_and_second_tries_are_simulated_too(tmp_path: Path) -> None:
