@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from apps import in_one_process
 from pages import PAGES, ROOT, programs, shell_lines
+from sketches import sketched
 
 import fedslice as fs
 from fedslice.cli import example
@@ -172,6 +173,8 @@ def test_commands_run_word_for_word(
         with monkeypatch.context() as patch:
             if not real:
                 in_one_process(patch)
+            if line.startswith("fedslice study"):  # `fedslice report` paints
+                sketched(patch)
             _run(re.sub("/fast-disk|/home/ana", str(tmp_path), line), folder, capsys)
 
 

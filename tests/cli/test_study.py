@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sketches import sketched
 
 from fedslice.cli import experiment, grid
 from fedslice.cli.main import main
@@ -97,8 +98,15 @@ def files(out: Path):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "s"
-    assert main([*STUDY, *SMALL, "--out", str(out)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        sketched(patch)
+        assert main([*STUDY, *SMALL, "--out", str(out)]) == 0
     return out
+
+
+@pytest.fixture
+def _sketched(monkeypatch):
+    sketched(monkeypatch)
 
 
 def test_a_study_leaves_a_folder_for_every_cell_and_one_report(undisturbed, capsys):
@@ -130,6 +138,7 @@ def test_the_command_of_a_cell_repeats_it(undisturbed, tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.usefixtures("_sketched")
 def test_what_has_ended_is_not_run_again(undisturbed, monkeypatch, capsys):
     def never(self, run=None):
         raise AssertionError("a cell that has ended was run again")
@@ -144,6 +153,7 @@ def test_what_has_ended_is_not_run_again(undisturbed, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "cell", [pytest.param(0, marks=pytest.mark.every), 3, pytest.param(7, marks=pytest.mark.every)]
 )
+@pytest.mark.usefixtures("_sketched")
 def test_a_study_that_was_stopped_goes_on_and_ends_the_same(
     undisturbed, tmp_path, monkeypatch, cell
 ):
@@ -166,7 +176,7 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(
 
 
 @pytest.mark.every
-def test_a_study_that_was_killed_goes_on_and_ends_the_same(undisturbed, tmp_path):
+def test_a_study_that_was_killed_goes_on_and_ends_the_same(undisturbed, tmp_path, monkeypatch):
     """SIGKILL at two moments, wherever they fall: what is left goes on, and all is the same to the
     byte."""
     out = tmp_path / "s"
@@ -179,6 +189,7 @@ def test_a_study_that_was_killed_goes_on_and_ends_the_same(undisturbed, tmp_path
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert not (out / "report.html").exists()
+    sketched(monkeypatch)
     assert main(command) == 0
     same(undisturbed, out)
 
@@ -194,6 +205,7 @@ def same(one: Path, two: Path):
     assert left == right
 
 
+@pytest.mark.usefixtures("_sketched")
 def test_a_diverging_cell_is_stopped_left_out_and_not_tried_again(tmp_path, capsys):
     out = tmp_path / "s"
     command = ["study", "quadratic", "fedavg", "--grid", "client_rate=0.1,1e30", "--scale", "0.4"]
@@ -206,6 +218,7 @@ def test_a_diverging_cell_is_stopped_left_out_and_not_tried_again(tmp_path, caps
     assert capsys.readouterr().err.count("ended before") == 2
 
 
+@pytest.mark.usefixtures("_sketched")
 def test_extending_tries_the_next_value_until_the_optimum_is_inside(tmp_path, capsys):
     """One step on one-dimensional quadratics of curvature 1: a rate of 1 solves each at once."""
     out = tmp_path / "s"
@@ -218,6 +231,7 @@ def test_extending_tries_the_next_value_until_the_optimum_is_inside(tmp_path, ca
     assert "trying client_rate" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_sketched")
 def test_a_study_in_a_file(undisturbed, tmp_path):
     file = tmp_path / "study.toml"
     file.write_text(
