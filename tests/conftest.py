@@ -5,9 +5,11 @@ import ctypes
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -85,6 +87,34 @@ def _own_cache() -> None:
     """What one test parsed must not spare another the parsing."""
     last = Path(os.environ["FEDSLICE_CACHE"])
     os.environ["FEDSLICE_CACHE"] = str(last.with_name(str(int(last.name) + 1)))
+
+
+@lru_cache(maxsize=8)
+def generated(make: Callable[..., Any], workload: Any, scale: float, changes: Sequence[str]) -> Any:
+    return make(workload, None, scale, changes)
+
+
+@pytest.fixture(autouse=True)
+def _tasks_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is generated for a command is one and the same for all commands of all tests, and
+    so are its algorithms: what was traced for them is there for the next run."""
+    from fedslice.cli import wanted
+    from fedslice.round import program
+    from fedslice.tasks.base import Task
+
+    make, validated = wanted.make_task, Task.validated
+
+    def made(workload: Any, place: Path | None, scale: float, changes: Sequence[str]) -> Task:
+        if place is not None:
+            return make(workload, place, scale, changes)
+        return generated(make, workload, scale, tuple(changes))
+
+    def held_out(task: Task, share: float) -> Task:
+        return program.once(task, ("validated", share), lambda: validated(task, share))
+
+    monkeypatch.setattr(wanted, "make_task", made)
+    monkeypatch.setattr(Task, "validated", held_out)
+    monkeypatch.setattr(program._ONCE, "most", 64)
 
 
 @pytest.fixture(autouse=True)
