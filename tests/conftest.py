@@ -39,17 +39,37 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["FEDSLICE_COMPILED"] = "off"  # for processes that tests start
     if TRIED[0] <= jax.__version_info__ < TRIED[1]:  # read when the first array is made
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
-    # one for each worker: entries are written without a rename, and one worker might read the half
-    # of what another is writing, which is a warning and so an error
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-    cache = config.rootpath / ".pytest_cache" / "xla" / worker
-    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_compilation_cache_dir", str(compiled(config.rootpath)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # tests compile more than they compute; so do the processes that they start, which get no cache,
     # since some are killed and might leave half an entry
     jax.config.update("jax_disable_most_optimizations", True)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+
+def compiled(root: Path) -> Path:
+    """The folder of compiled code: each worker has its own, and begins with all that was compiled
+    in earlier sessions.  Entries are written without a rename: in one folder for all, a worker may
+    read the half of what another is writing, which is a warning and so an error."""
+    home, worker = root / ".pytest_cache" / "xla", os.environ.get("PYTEST_XDIST_WORKER", "")
+    earlier, own = home / "earlier", home / (worker or "alone")
+    for folder in (earlier, own):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not worker:  # the process that starts the others, or has none
+        for folder in home.iterdir():
+            link(folder, earlier)
+    link(earlier, own)
+    return own
+
+
+def link(source: Path, target: Path) -> None:
+    """Files of one folder in another too: entries that are there are never written again."""
+    with suppress(OSError):  # a file system without links: then it is compiled again
+        for name in {each.name for each in os.scandir(source) if each.is_file()} - {
+            *os.listdir(target)
+        }:
+            os.link(source / name, target / name)
 
 
 class Memory:
@@ -115,6 +135,13 @@ def _tasks_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wanted, "make_task", made)
     monkeypatch.setattr(Task, "validated", held_out)
     monkeypatch.setattr(program._ONCE, "most", 64)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_cuts_the_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then what was written, and not yet synced, could be lost: processes that are killed lose
+    nothing.  A deployment syncs thousands of small files."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture(autouse=True)
