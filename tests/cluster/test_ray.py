@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds import few
 from laws import MODEL, RECIPES, sampler_of
 from nodes import bits
 from problems import people
 
 import fedslice as fs
+from fedslice.cli import train
 from fedslice.cli.main import main
+from fedslice.cluster.crew import Here
 from fedslice.errors import InputError
 
 PEOPLE = people()
+KINDS = "workers", "shards"  # of processes
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +48,22 @@ def state(run: Any) -> Any:
     return bits([run.store.snapshot(), run.memory])
 
 
-def test_processes_give_the_bits_of_one_and_so_do_those_after_a_kill(crew: Any) -> None:
-    """SCAFFOLD has all that can be lost: rows, and what clients remember."""
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.every)])
+def test_processes_give_the_bits_of_one_and_so_do_those_after_a_kill(
+    crew: Any, together: bool
+) -> None:
+    """SCAFFOLD has all that can be lost: rows, and what clients remember.  A worker and a shard are
+    killed in one round, or in one after the other."""
     one, run = pair(crew, "scaffold-2", every=0.0)
     with run:
         run.train(2, progress=False)
         assert state(run) != state(one)
         one.train(4, progress=False)
-        for victim in (run.team.workers[0], run.team.shards[0]):
-            (pid,) = crew.get(crew.call(victim, "pid"))
-            os.kill(pid, signal.SIGKILL)
+        rounds = [KINDS, ()] if together else [KINDS[:1], KINDS[1:]]
+        for victims in rounds:
+            for kind in victims:
+                (pid,) = crew.get(crew.call(getattr(run.team, kind)[0], "pid"))
+                os.kill(pid, signal.SIGKILL)
             run.train(1, progress=False)
         assert state(run) == state(one)
 
@@ -72,9 +80,29 @@ def test_more_workers_than_cores_are_refused(crew: Any) -> None:
         fs.cluster.ray(workers=99)
 
 
-@pytest.mark.parametrize("workers", few(["1", "2"], "1"))
+@pytest.mark.every
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_on_the_command_line(crew: Any, workers: str, tmp_path: Path, capsys: Any) -> None:
-    given = ["run", "movielens-lr", "--synthetic", "--scale", "0.05", "--rounds", "4"]
+    same_figures(workers, tmp_path, capsys)
+
+
+def test_on_the_command_line_without_ray(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same on a crew of this process, which gets what the command line says."""
+    asked: list[Any] = []
+
+    def here(address: str, **given: Any) -> Here:
+        asked.append((address, given))
+        return Here(workers=given["workers"], shards=1)
+
+    monkeypatch.setattr(train, "ray", here)
+    same_figures("2", tmp_path, capsys)
+    assert asked == [("auto", {"workers": 2, "threads": 1})]
+
+
+def same_figures(workers: str, tmp_path: Path, capsys: Any) -> None:
+    given = ["run", "movielens-lr", "--synthetic", "--scale", "0.02", "--rounds", "4"]
     given += ["--set", "engine=map", "--json", "--eval-every", "4"]
     assert main([*given, "--ray", "auto", "--workers", workers, "--out", str(tmp_path / "a")]) == 0
     there = capsys.readouterr().out.splitlines()
@@ -91,5 +119,5 @@ def test_on_the_command_line(crew: Any, workers: str, tmp_path: Path, capsys: An
     [(["--workers", "2"], "say --ray auto"), (["--ray", "auto", "--store", "x"], "leave --store")],
 )
 def test_refusals_on_the_command_line(crew: Any, more: list[str], words: str, capsys: Any) -> None:
-    assert main(["run", "movielens-lr", "--synthetic", "--scale", "0.05", *more]) == 2
+    assert main(["run", "movielens-lr", "--synthetic", "--scale", "0.02", *more]) == 2
     assert words in capsys.readouterr().err
