@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kinds import few
 from pages import PAGES, ROOT, shell_lines
+from sketches import sketched
 
 import fedslice as fs
 from fedslice.cli import example
@@ -18,7 +20,7 @@ from fedslice.cli.main import main
 from fedslice.cli.workloads import TASKS
 
 
-@pytest.mark.parametrize("name", ["hot_and_cold", "own_model"])
+@pytest.mark.parametrize("name", few(["hot_and_cold", "own_model"], "hot_and_cold"))
 def test_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     assert "loss" in capsys.readouterr().out
@@ -66,7 +68,9 @@ def test_the_page_on_own_models_runs() -> None:
     exec(compile(flax, "page", "exec"), scope)
 
 
-def test_the_page_on_comparison_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_on_comparison_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (ROOT / "docs" / "how-to" / "compare.md").read_text()
     by_heat, uneven = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     study, devices = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -76,6 +80,7 @@ def test_the_page_on_comparison_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     exec(compile(uneven, "page", "exec"), scope)
     times = scope["times"]
     assert times[:20].mean() < times[-20:].mean() / 4  # type: ignore[index]
+    sketched(monkeypatch)
     (tmp_path / "study.toml").write_text(study)
     (tmp_path / "phones.toml").write_text(devices)
     few = ["--scale", "0.02", "--rounds", "2", "--eval-every", "1", "--seeds", "1", "--set"]

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 from apps import in_one_process
+from kinds import few
 from pages import PAGES, ROOT, programs, shell_lines
 from sketches import sketched
 
 import fedslice as fs
-from fedslice.cli import example
+from fedslice.cli import attack, example
 from fedslice.cli.main import main
 from fedslice.cli.parser import parser
 from fedslice.cli.published import PAPERS, Quick
@@ -122,6 +123,14 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def small_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cohorts, with and without noise."""
+    smaller = {"COHORTS": (10, 50), "NOISES": (1.0,), "PRIVATE": 50, "LATER": 2}
+    for name, value in smaller.items():
+        monkeypatch.setattr(attack, name, value)
+
+
+@pytest.fixture
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every paper the last row of its first table for two rounds, on a task that compiles at
     once where that has large networks."""
@@ -153,7 +162,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[tuple[st
         ),
     ],
 )
-@pytest.mark.usefixtures("small_log", "small_tables")
+@pytest.mark.usefixtures("small_log", "small_attack", "small_tables")
 def test_commands_run_word_for_word(
     page: Path,
     over_flower: bool,
@@ -270,7 +279,11 @@ PROGRAMS: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# in `make test`; what the others call has tests of its own
+READ_FIRST = "README.md", "docs/tutorial.md", "docs/privacy.md", "docs/how-to/large.md"
+
+
+@pytest.mark.parametrize("name", few(PROGRAMS, *READ_FIRST))
 @pytest.mark.usefixtures("small_log")
 def test_programs_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
