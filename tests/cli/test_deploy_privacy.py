@@ -75,6 +75,13 @@ def test_noise_by_secrets_is_not_compared_but_said(tmp_path: Path) -> None:
     server = session(tmp_path, method, link_of(tmp_path, method), heat=method.HEAT)
     list(train(server, 1, lambda line: None))
     assert compare(tmp_path, seed=0).startswith("not compared: the noise hangs on secrets")
+
+
+@pytest.mark.every
+def test_noise_by_secrets_is_not_that_of_a_trial(tmp_path: Path) -> None:
+    method = written(tmp_path, *SUMS, "--set", "secure=yes", "--set", "noise=0.5", *RESPONSES)
+    server = session(tmp_path, method, link_of(tmp_path, method), heat=method.HEAT)
+    list(train(server, 1, lambda line: None))
     drawn_from_the_seed = written(
         tmp_path / "trial", *SUMS, *NOISE, "--set", "secure=yes", *RESPONSES
     )

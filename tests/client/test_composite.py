@@ -175,6 +175,7 @@ def test_feddualavg_solves_a_lasso() -> None:
     assert (got == 0).tolist() == (lasso(s) == 0).tolist() == [False, False, True, True]
 
 
+@pytest.mark.every
 def test_fedmid_solves_a_lasso_of_twice_the_strength() -> None:
     """As published FedMiD shrinks by eta s in each of the tau local steps and by eta tau s on the
     server: at rest grad f + 2 s sign(x) = 0, the solution for psi counted twice.  Exact zeros all

@@ -421,7 +421,7 @@ def test_progress_of_a_proximal_term(steps: int) -> None:
 
 @pytest.mark.parametrize("rho", few([0.0, 0.6], 0.6), ids=["sgd", "momentum"])
 @pytest.mark.parametrize("mu", few([0.0, 2.0], 2.0), ids=["", "proximal"])
-@pytest.mark.parametrize("scheduled", [False, True], ids=["", "scheduled"])
+@pytest.mark.parametrize("scheduled", few([False, True], True), ids=["", "scheduled"])
 def test_fednova_normalises_by_the_local_solver(rho: float, mu: float, scheduled: bool) -> None:
     """F_i = <g_i, x>: the gradient is g_i everywhere, so G_i = eta_t ||a_i||_1 g_i exactly, and
     FedNova's round is x - eta_t tau_eff sum p_i g_i, tau_eff = sum p_i ||a_i||_1: no client counts
@@ -520,6 +520,7 @@ def sparse() -> Quadratic:
     return random_quadratic(clients=6, rows=5, seed=2)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", few(["scaffold", "feddyn"], "scaffold"))
 def test_sparse_methods_find_the_optimum_and_remember_own_rows_only(
     name: str, sparse: Quadratic
@@ -602,6 +603,7 @@ def test_sparse_scaffold_under_partial_participation_keeps_the_mean_of_the_holde
     np.testing.assert_allclose(run.store.state.server[1]["w"], total / count, **CLOSE)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", few(["scaffold", "feddyn"], "scaffold"))
 def test_the_servers_mean_is_that_of_the_clients_however_many_come(name: str) -> None:
     """c = mean c_i and lambda = mean lambda_i, also when cohorts vary: then the fixed point is the

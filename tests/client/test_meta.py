@@ -138,7 +138,7 @@ def lonely(population: Population) -> np.ndarray:
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"steps": 3, "batch": 2}, id="steps"),
+        pytest.param({"steps": 3, "batch": 2}, id="steps", marks=pytest.mark.every),
         pytest.param(
             {"epochs": 2, "batch": 2}, id="epochs", marks=pytest.mark.every
         ),  # of 5 examples 3 support, 2 query: 2 batches against 1

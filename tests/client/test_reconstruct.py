@@ -155,7 +155,7 @@ def means(population: Population, split: str) -> tuple[np.ndarray, np.ndarray, n
 
 
 @pytest.mark.parametrize("joint", [False, True], ids=["alternating", "joint"])
-@pytest.mark.parametrize("split", ["half", "none"])
+@pytest.mark.parametrize("split", few(["half", "none"], "half"))
 @pytest.mark.parametrize("k_r", few([1, 4], 4))
 def test_quadratic_closed_form(joint: bool, split: str, k_r: int) -> None:
     """Full batches.  R: l = s - g + (l_0 + g - s)(1 - r)^k_r, s the support mean.  U, with e = q -

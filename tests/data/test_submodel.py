@@ -99,6 +99,7 @@ def test_no_clients_at_all() -> None:
     assert got.offsets.tolist() == [0]
 
 
+@pytest.mark.every
 def test_a_million_examples() -> None:
     """MovieLens-1M's size: 1,000,209 examples of 6,040 clients, 5 ids each."""
     rng = np.random.default_rng(0)

@@ -114,6 +114,7 @@ def test_bad_input_is_refused() -> None:
         generate(alpha=-1)
 
 
+@pytest.mark.every
 def test_it_trains_at_the_published_settings() -> None:
     task = synthetic_glm.synthetic()
     assert (

@@ -95,6 +95,7 @@ def test_it_trains_from_the_files(folder: Path) -> None:
     assert fs.evaluate(run, task.train).pooled["loss"] < before - 0.02
 
 
+@pytest.mark.every
 def test_fedsubavg_beats_fedavg_on_the_generator() -> None:
     task = MOVIELENS.synthetic(scale=0.1)
     losses = {}

@@ -118,6 +118,7 @@ def error(data: Ratings, rank: int) -> float:
     return float(np.sqrt(np.mean((guess - data.rating[test]) ** 2)))
 
 
+@pytest.mark.every
 def test_taste_is_what_three_factors_find_beyond_means() -> None:
     plain, tasteful = (synthetic(seed=0, scale=0.25, taste=taste) for taste in (False, True))
     assert error(tasteful, 0) == pytest.approx(0.909, abs=0.02)

@@ -240,6 +240,7 @@ def test_heat(texts: list[str]) -> None:
     assert np.mean([count / 1129 for count in heat.values()]) == pytest.approx(0.6, abs=0.2)
 
 
+@pytest.mark.every
 def test_roles_have_a_style(texts: list[str]) -> None:
     """A role's frequent words are frequent in its other half too, more than in other roles' of the
     same length."""

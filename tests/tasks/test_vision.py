@@ -144,8 +144,12 @@ def mobilenet_reference(params: Params, image: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("model", "reference"),
-    [(resnet18(5, width=4), resnet_reference), (mobilenet2(5, width=0.3), mobilenet_reference)],
-    ids=["resnet", "mobilenet"],
+    [
+        pytest.param(resnet18(5, width=4), resnet_reference, id="resnet"),
+        pytest.param(
+            mobilenet2(5, width=0.3), mobilenet_reference, id="mobilenet", marks=pytest.mark.every
+        ),
+    ],
 )
 def test_models_are_those_of_the_papers(
     model: Model, reference: Callable[[Params, Any], Any]
