@@ -5,7 +5,7 @@ A ``Node`` is made of a population of one.  A ``Coordinator`` has the server's s
 All that passes between them is bytes.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from laws import MODEL, RECIPES, sampler_of
 from problems import people, run_of
 
 import fedslice as fs
+from fedslice.data.population import Population
 from fedslice.deploy import Coordinator, InProcess, Node, Program, columns_of, register
 from fedslice.deploy.letter import FOUND, INVITE, NONE, Letter, unpack
 from fedslice.deploy.rows import take
 from fedslice.errors import InputError
 from fedslice.round.engine import PER_CLIENT
-from fedslice.round.store import row_leaves
+from fedslice.round.store import row_shapes
 from fedslice.round.wire import Wire
 from fedslice.simulation.run import Report, Run
 from fedslice.types import Algorithm, Message
@@ -48,11 +49,15 @@ class Careful(Wire):
     @classmethod
     def put_into(cls, program: Program) -> None:
         program.wire.__class__ = cls
-        trees = row_leaves(program.shapes.trees, list(program.shapes.spaces))
-        program.wire.leaves = {  # type: ignore[attr-defined]
-            True: trees.found,
-            False: {"update": trees.message.update, **trees.message.extra},
-        }
+        shapes, spaces = program.shapes, list(program.shapes.spaces)
+        if program.wire.message.codes or program.wire.found.codes:  # of several arrays each
+            trees, _ = row_shapes(shapes.trees, spaces, partial(shapes.trees, still=True))
+            sent = {"update": trees.message.update, **trees.message.extra}
+            names = {True: jax.tree.leaves(trees.found), False: jax.tree.leaves(sent)}
+        else:
+            layouts = {True: program.wire.found, False: program.wire.message}
+            names = {trip: [leaf.tag for leaf in lay.leaves] for trip, lay in layouts.items()}
+        program.wire.names = names  # type: ignore[attr-defined]
 
     def pack_message(self, round: int, message: Message, rows: Any, ids: Any, survey: bool = False):
         data = super().pack_message(round, message, rows, ids, survey)
@@ -62,7 +67,7 @@ class Careful(Wire):
             each.update if survey else {"update": each.update, **each.extra}
             for each in (message, again)
         )
-        leaves = map(jax.tree.leaves, (self.leaves[survey], before, after))  # type: ignore[attr-defined]
+        leaves = self.names[survey], jax.tree.leaves(before), jax.tree.leaves(after)  # type: ignore[attr-defined]
         for name, left, right in zip(*leaves, strict=True):
             expected = np.asarray(left)[rows[name]] if name else np.asarray(left)
             found = np.asarray(right)[: len(rows[name])] if name else np.asarray(right)
@@ -89,9 +94,18 @@ class Scales(InProcess):
 
 
 @lru_cache(maxsize=1)
+def method_of(name: str) -> Algorithm:
+    """One and the same value for the run, the nodes and their coordinator: what its parts look like
+    is traced once."""
+    return METHODS[name](MODEL, people())
+
+
+@lru_cache(maxsize=1)
 def simulated(name: str) -> tuple[Run, list[Report]]:
-    population = people()
-    method = METHODS[name](MODEL, population)
+    method, whole = method_of(name), people()
+    # columns that the model reads: the nodes' data have others, which make no difference
+    read = {column: whole.columns[column] for column in columns_of(MODEL, whole)}
+    population = Population(read, whole.offsets, whole.clients)
     settings: dict[str, Any] = {"engine": "map", "threads": 1, "seed": SEED}
     run = run_of(method, population, sampler=sampler_of(name), **settings)
     return run, list(run.rounds(ROUNDS))
@@ -100,8 +114,7 @@ def simulated(name: str) -> tuple[Run, list[Report]]:
 @lru_cache(maxsize=1)
 def apart(name: str, home: Path) -> tuple[Coordinator, dict[str, Node], list[int], list[int]]:
     """The same rounds, on nodes and their coordinator; and the bytes of each, down and up."""
-    (run, _), population = simulated(name), people()
-    method = METHODS[name](MODEL, population)
+    (run, _), population, method = simulated(name), people(), method_of(name)
     program = Program(method, columns_of(method.client.model, population))
     Careful.put_into(program)
     nodes = {

@@ -191,6 +191,8 @@ def apart(algorithm: Algorithm) -> Algorithm:
     >>> apart(method).stages[-1].decode is method.stages[-1].own.decode
     True
     """
+    if all(stage.own is None for stage in algorithm.stages):
+        return algorithm  # the very same: what was traced for it is kept by its identity
     stages = [
         stage if stage.own is None else stage._replace(decode=stage.own.decode)
         for stage in algorithm.stages
