@@ -94,9 +94,16 @@ def recipes(names: Iterable[str], some: Iterable[str] | None = None) -> pytest.M
     )
 
 
-# Of these a few for the laws that trace a recipe once more: memory and extras, stages.
-FEW = {"scaffold-1", "everything"}
-all_structures = recipes(RECIPES, STRUCTURES - {"fedavg-epochs", "fedsubavg-weighted", "afl"})
+# Of these one for the laws that trace a recipe once more: memory, extras, weights by examples.
+ONE = {"scaffold-1"}
+all_structures = recipes(
+    RECIPES, STRUCTURES - {"fedavg-epochs", "fedsubavg-weighted", "afl", "ditto"}
+)
+# Each engine, and each structure (memory, a survey, stages and a robust reduction) with one of them
+USUAL = {
+    *((("map", 1), name) for name in ("scaffold-1", "mime", "everything")),
+    *(((2, 1), "scaffold-1"), (("map", 3), "scaffold-1"), (("debug", 1), "everything")),
+}
 
 
 def clients_of(name: str, population: Population) -> Population:
@@ -155,15 +162,27 @@ def padded(name: str, run: Run) -> list[Any]:
     return reports
 
 
-@recipes(RECIPES, {*FEW, "mime"})
-@pytest.mark.parametrize("how", [("map", 1), (2, 1), ("map", 3), ("debug", 1)], ids=str)
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        pytest.param(
+            how,
+            name,
+            marks=[] if (how, name) in USUAL else [pytest.mark.every],
+            id=f"{how}-{name}",
+        )
+        for name in RECIPES
+        for how in (("map", 1), (2, 1), ("map", 3), ("debug", 1))
+    ],
+    scope="module",
+)
 def test_vectorised_is_mapped_is_chunked_is_threaded_is_debug(
     name: str, how: tuple[Any, int]
 ) -> None:
     assert_params_close(trained(name, engine=how[0], threads=how[1]).params(), base(name).params)
 
 
-@recipes(RECIPES, FEW)
+@recipes(RECIPES, ONE)
 def test_steps_on_the_rows_of_a_batch_are_steps_on_all(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +193,7 @@ def test_steps_on_the_rows_of_a_batch_are_steps_on_all(
     assert_params_close(run.params(), by_rows)
 
 
-@recipes(RECIPES, FEW)
+@recipes(RECIPES, ONE)
 def test_the_number_of_threads_is_not_in_the_bits(name: str) -> None:
     """A cohort of 4 in 3 threads has stand-ins; a run may go on with as many cores as there are."""
     assert state_bytes(trained(name, engine="map", threads=3)) == state_bytes(
@@ -182,13 +201,13 @@ def test_the_number_of_threads_is_not_in_the_bits(name: str) -> None:
     )
 
 
-@recipes(RECIPES, FEW)
+@recipes(RECIPES, ONE)
 def test_in_one_program_or_in_parts_the_bits_are_the_same(name: str) -> None:
     """Tests compile without instructions that round once for two operations."""
     assert state_bytes(trained(name, engine="scan")) == state_bytes(trained(name, engine="map"))
 
 
-@recipes(RECIPES, FEW)
+@recipes(RECIPES, ONE)
 def test_the_order_in_which_clients_are_given_is_nothing(name: str) -> None:
     columns = arrays()
     blocks = [
@@ -200,7 +219,7 @@ def test_the_order_in_which_clients_are_given_is_nothing(name: str) -> None:
     assert state_bytes(trained(name, population=given)) == base(name).bytes3
 
 
-@recipes(RECIPES, FEW)
+@recipes(RECIPES, ONE)
 def test_a_client_without_data_is_nothing(name: str) -> None:
     """One client loses its data; drawn by force, with weight zero, it changes no parameter.  Others
     hold all of its rows, so that the state has the same shape as everywhere here."""
@@ -269,7 +288,7 @@ def test_compiled_once_for_a_given_shape(name: str) -> None:
     assert base(name).compiled == base(name).shapes <= 2
 
 
-@recipes(TOUCHED_IS_HELD, STRUCTURES)
+@recipes(TOUCHED_IS_HELD, STRUCTURES - {"afl"})
 def test_touched_rows_are_held_rows_without_momentum(name: str) -> None:
     assert_params_close(trained(name, rows="held").params(), base(name).params)
 
@@ -298,7 +317,7 @@ def test_rows_outside_the_round_keep_value_and_moments(name: str) -> None:
     assert moved[touched].all()
 
 
-@recipes(NO_HEAT, ["scaffold-1", "fedrecon"])
+@recipes(NO_HEAT, ONE)
 def test_working_set_is_full_table(name: str) -> None:
     """The same model with its table declared as a dense leaf, which every client then downloads
     whole.
@@ -315,7 +334,7 @@ def test_working_set_is_full_table(name: str) -> None:
     assert not np.allclose(run.params()["w"], first, atol=1e-3)
 
 
-@recipes(RECIPES, {*FEW, "ditto"})
+@recipes(RECIPES, {*ONE, "ditto"})
 def test_disk_is_ram_and_state_round_trips_through_disk(name: str, tmp_path: Path) -> None:
     run = trained(name, store=tmp_path / "tables")
     assert_params_close(run.params(), base(name).params)
@@ -376,7 +395,7 @@ def two_rows(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
     return jnp.sum((fs.lookup(params["w"], batch["row"]) - 1) ** 2, -1)
 
 
-@pytest.mark.parametrize("name", few(IDLE, "fedavgm", "scaffold-heat"))
+@pytest.mark.parametrize("name", few(IDLE, "fedavgm"))
 def test_idle_rows_rest_in_tables_and_move_in_dense_leaves(name: str) -> None:
     """Client 0 holds row 0 alone, client 1 row 1; F_i = (w_i - 1)^2, exact gradients.
 
@@ -465,7 +484,7 @@ def test_fedavg_of_one_full_batch_step_is_fedsgd() -> None:
 
 def test_fedsgd_weighted_is_central_gradient_descent() -> None:
     """sum |D_i| grad f_i / sum |D_i| is the gradient of the pooled mean loss."""
-    federated = run_of(fs.recipes.fedsgd(MODEL, optax.sgd(0.5)), people(), 4)
-    pooled = people().pool()
-    central = run_of(fs.recipes.fedsgd(MODEL, optax.sgd(0.5)), pooled, 4)
+    method = fs.recipes.fedsgd(MODEL, optax.sgd(0.5))
+    federated = run_of(method, people(), 4)
+    central = run_of(method, people().pool(), 4)
     assert_params_close(federated.params(), central.params())
