@@ -150,9 +150,16 @@ def test_recon_eval_is_the_reference(
 
 
 @pytest.mark.parametrize(
-    "leaves", [None, ("item", "bias"), ("user", "bias")], ids=["all", "item bias", "user bias"]
+    ("local", "leaves"),
+    [
+        pytest.param("user", None, id="local user-all"),
+        pytest.param((), ("item", "bias"), id="no local-item bias"),
+        pytest.param("user", ("user", "bias"), id="local user-user bias"),
+        pytest.param((), None, id="no local-all", marks=pytest.mark.every),
+        pytest.param("user", ("item", "bias"), id="local user-item bias", marks=pytest.mark.every),
+        pytest.param((), ("user", "bias"), id="no local-user bias", marks=pytest.mark.every),
+    ],
 )
-@pytest.mark.parametrize("local", ["user", ()], ids=["local user", "no local"])
 def test_fine_tuning_is_sgd_by_hand(leaves: Any, local: Any) -> None:
     model, population = matrix_model(local), raters()
     judge = Personal(

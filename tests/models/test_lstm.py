@@ -79,8 +79,19 @@ def assert_close(got, wanted, tolerance):
 SHAPES = [(25, 5, 25, 100), (1, 5, 3, 4), (7, 1, 3, 4), (1, 1, 1, 1), (6, 3, 13, 7)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-13), (np.float32, 1e-5)])
+TOLERANCES = {np.float64: 1e-13, np.float32: 1e-5}
+# in double precision a text of one step and the odd sizes; in single one alone and the real size
+USUAL = {(np.float64, SHAPES[1]), (np.float64, SHAPES[4]), *((np.float32, s) for s in SHAPES[:3:2])}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "shape"),
+    [
+        pytest.param(dtype, tolerance, s, marks=[] if (dtype, s) in USUAL else [pytest.mark.every])
+        for dtype, tolerance in TOLERANCES.items()
+        for s in SHAPES
+    ],
+)
 def test_backward_is_autodiff(shape, dtype, tolerance):
     with precision(dtype == np.float64):
         found, wanted = both(*random_case(*shape, dtype=dtype))
@@ -135,12 +146,10 @@ def test_under_vmap_and_jit():
 
 
 def test_saturated_gates_stay_finite():
-    layer, inputs, outer = random_case(5, 2, 3, 4)
-    huge = jax.tree.map(lambda leaf: 1e4 * leaf, layer)
-    assert all(
-        bool(jnp.isfinite(leaf).all())
-        for leaf in jax.tree.leaves(gradients(lstm.lstm, huge, inputs, outer))
-    )
+    layer, inputs, outer = random_case(6, 3, 5, 4)
+    huge = jax.tree.map(lambda leaf: np.float32(1e4) * np.asarray(leaf), layer)
+    found, _ = both(huge, inputs, outer)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
 def test_first_values():
@@ -352,12 +361,9 @@ def test_local_buckets_never_reach_the_server():
     )
     method = fs.recipes.fedavg(model, optax.sgd(0.5), fs.Work(steps=3, batch=2))
     run = fs.simulate(method, people, sampler=fs.sampling.full())
-    report = run.train(5, progress=False)
+    reports = list(run.rounds(5))
     assert "buckets" not in run.params()
-    assert (
-        report.loss
-        < next(iter(fs.simulate(method, people, sampler=fs.sampling.full()).rounds(1))).start_loss
-    )
+    assert reports[-1].loss < reports[0].start_loss
 
 
 def test_tied_output_is_the_embedding():

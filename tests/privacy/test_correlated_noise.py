@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -109,8 +110,9 @@ def test_rounds_beyond_its_last_are_refused() -> None:
         run.train(1, progress=False)
     assert state_bytes(run) == before
     state = run.store.state.stages[-1]
-    total = run.shapes.trees({"w": 24}).arrived
-    beyond = run.algorithm.stages[-1].decode(state, total, run.engine.key)[0]
+    arrived = jax.eval_shape(lambda: run.shapes.trees({"w": 24}, still=True).arrived)
+    total = jax.tree.map(lambda like: np.ones(like.shape, like.dtype), arrived)
+    beyond = jax.jit(run.algorithm.stages[-1].decode)(state, total, run.engine.key)[0]
     assert np.isnan(np.asarray(beyond.update["w"])).all()
 
 

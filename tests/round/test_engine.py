@@ -1,5 +1,6 @@
 """The compiled round: clients that fail, clients that remember, and models of every shape."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def spoiled(client: int) -> Population:
 
 
 @pytest.mark.parametrize("bad", few([0, 6], 6), ids=["first", "last"])
-@pytest.mark.parametrize("method", [AVG, EPOCHS], ids=["steps", "epochs"])
+@pytest.mark.parametrize("method", few([AVG, EPOCHS], EPOCHS), ids=["steps", "epochs"])
 def test_a_client_that_overflows_is_left_out_and_counted(bad: int, method: Any) -> None:
     """The others keep their numbers, so their batches are the same as in a run where the bad client
     has no data.
@@ -262,20 +263,31 @@ def rememberer(model: Model, table: str) -> Client:
     return Client(model, plain.work, init, run)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"engine": "vmap"}, {"engine": "map", "threads": 2}, {"rows": "held"}], ids=str
-)
-@pytest.mark.parametrize("table", few(["w", "client"], "client"))
-def test_each_client_keeps_its_own_memory(table: str, settings: Any, tmp_path: Any) -> None:
-    """Averaging one client a round: the table is its first value plus the sum of all clients'
-    memories."""
+@cache
+def remembering(table: str) -> Any:
+    """One algorithm for all engines, traced once."""
     model = Model(
         bias,
         lambda p, b: squares({"w": p[table], "bias": p["bias"]}, b),
         {table: Table(ROWS, ("history",), init=jax.nn.initializers.ones)},
     )
-    method = algorithm(rememberer(model, table), [fs.stage.mean("uniform")], fs.server.optimize())
-    population = people()
+    return algorithm(rememberer(model, table), [fs.stage.mean("uniform")], fs.server.optimize())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine": "vmap"},
+        {"engine": "map", "threads": 2},
+        pytest.param({"rows": "held"}, marks=pytest.mark.every),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("table", few(["w", "client"], "client"))
+def test_each_client_keeps_its_own_memory(table: str, settings: Any, tmp_path: Any) -> None:
+    """Averaging one client a round: the table is its first value plus the sum of all clients'
+    memories."""
+    method, population = remembering(table), people()
     run = run_of(method, population, 9, sampler=fs.sampling.uniform(1), seed=1, **settings)
     drawn = np.bincount([run.cohort(r)[0] for r in range(9)], minlength=len(population))
     memory = run.memory[0]
@@ -365,7 +377,7 @@ def several() -> tuple[Model, Population]:
     return Model(lambda key: {"d": jnp.zeros(())}, loss, tables), population
 
 
-@pytest.mark.parametrize("rows", ["touched", "held"])
+@pytest.mark.parametrize("rows", few(["touched", "held"], "touched"))
 def test_several_tables_with_shared_fields(rows: str) -> None:
     """Against the same model with every table declared dense."""
     model, population = several()
