@@ -78,7 +78,7 @@ def recursion(found: np.ndarray, rho: float) -> np.ndarray:
     return (1 + (len(found) - 1) * rho) * delta
 
 
-@pytest.mark.parametrize("count", few([1, 2, 5, 9], 2, 9))
+@pytest.mark.parametrize("count", few([1, 2, 5, 9], 1, 5))
 @pytest.mark.parametrize("rho", [0.0, 0.1, 3.0])
 def test_the_update_is_a_dense_solve_and_the_papers_recursion(count: int, rho: float) -> None:
     """More and fewer samples than numbers.  cond(Sigma) <= 1 + rho times the scatter, below 100:

@@ -52,8 +52,20 @@ def test_the_table_of_factors(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", few(SCHEDULES, "warm-up"))
-@pytest.mark.parametrize("recipe", few(["fedavg", "mime", "mimelite"], "fedavg", "mime"))
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        pytest.param(
+            recipe,
+            name,
+            marks=[]
+            if recipe == "fedavg" or (recipe, name) == ("mime", "steps")
+            else [pytest.mark.every],
+        )
+        for recipe in ("fedavg", "mime", "mimelite")
+        for name in SCHEDULES
+    ],
+)
 def test_client_schedule_multiplies_the_rate_by_round(name: str, recipe: str) -> None:
     """tau steps of rate eta f(r) on 1/2 ||x - c_i||^2 leave (1 - eta f)^tau of the gap; the mean
     has gap x - mean c.
@@ -70,7 +82,7 @@ def test_client_schedule_multiplies_the_rate_by_round(name: str, recipe: str) ->
         np.testing.assert_allclose(run.params()["x"], x, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", few(SCHEDULES, "decay"))
+@pytest.mark.parametrize("name", few(SCHEDULES, "warm-up"))
 def test_server_schedule_counts_rounds(name: str) -> None:
     """x <- x + f(r) (mean y_i - x), and mean y_i - x = -(1 - 0.7^3) (x - mean c)."""
     run = run_of(

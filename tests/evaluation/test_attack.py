@@ -1,5 +1,6 @@
 """Attackers against closed forms, and against messages whose content is known."""
 
+from functools import cache
 from math import sqrt
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedslice.evaluation import attack, reading
 from fedslice.evaluation.overheard import overheard
 from fedslice.tasks import movielens_lr
 from fedslice.tasks.logistic import logistic
+from fedslice.types import Algorithm
 
 RATE, WORK = 0.1, fs.Work(steps=3, batch=2)
 
@@ -26,10 +28,16 @@ def two_clients() -> Population:
     return Population.from_arrays([5, 5, 9], features=features, label=label)
 
 
-def run_of(population: Population, rows: int, stages: Any = (), **settings: Any) -> Any:
-    model = logistic(rows)
+def method_of(rows: int, stages: Any = ()) -> Algorithm:
     given = {"weights": "uniform", "stages": list(stages)}
-    method = fs.recipes.fedavg(model, optax.sgd(RATE), WORK, **given)
+    return fs.recipes.fedavg(logistic(rows), optax.sgd(RATE), WORK, **given)
+
+
+plain = cache(method_of)  # one and the same value for all runs without stages, traced once
+
+
+def run_of(population: Population, rows: int, stages: Any = (), **settings: Any) -> Any:
+    method = method_of(rows, stages) if stages else plain(rows)
     return fs.simulate(method, population, **({"sampler": fs.sampling.full()} | settings))
 
 
@@ -37,8 +45,13 @@ def noisy(z: float) -> list[Any]:
     return fs.privacy.central(1.0, z, fs.sampling.poisson(20))
 
 
+@cache
+def few_films() -> fs.tasks.Task:
+    return movielens_lr.synthetic(scale=0.02)
+
+
 def small() -> tuple[Any, Any]:
-    task = movielens_lr.synthetic(scale=0.02)
+    task = few_films()
     run = run_of(task.train, task.model.tables["weight"].rows)
     return run, overheard(run)
 

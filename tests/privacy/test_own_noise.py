@@ -112,7 +112,8 @@ def test_all_rows_travel_both_ways_and_none_is_named() -> None:
     np.testing.assert_array_equal(ids["w"], np.arange(24))
     with pytest.raises(InputError, match="all 24 must come"):
         wire.unpack_message(wire.pack_message(7, sent, {"w": np.arange(5)}, every), {"w": 24})
-    invitation = jax.tree.map(jnp.asarray, run.shapes.trees({"w": 24}).invitation)
+    shapes = jax.eval_shape(lambda: run.shapes.trees({"w": 24}, still=True).invitation)
+    invitation = jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), shapes)
     room = dict.fromkeys(wire.room, 1)
     assert len(wire.pack_invitation(0, 0, room, {"w": 24}, invitation)) * 5 == report.bytes_down
 

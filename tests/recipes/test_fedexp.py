@@ -22,7 +22,7 @@ COUNTS = (3, 1, 5, 2, 6, 4)
 
 
 @pytest.mark.parametrize("eps", few([0.0, 0.01], 0.01))
-@pytest.mark.parametrize("heat", [False, True], ids=["", "heat"])
+@pytest.mark.parametrize("heat", few([False, True], True), ids=["", "heat"])
 @pytest.mark.parametrize("weights", few(["uniform", "examples"], "examples"))
 def test_engine_is_numpy(weights: str, heat: bool, eps: float) -> None:
     """Three of six clients a round: x <- x + eta_g C delta with eta_g from <delta, C delta>."""

@@ -100,7 +100,7 @@ def test_mean_is_harmed(attack: str) -> None:
         for attack in ("times 100", "flip", "collude")
         for name in DEFENCES
         if name != "mean"
-        for some in [name in ("median", "krum")]
+        for some in [name == "krum"]
     ],
 )
 def test_defences_still_learn(attack: str, defence: str) -> None:

@@ -178,7 +178,7 @@ DRAWN = Table(rows=ROWS, fields=("history",), init=jax.nn.initializers.normal(0.
 
 
 @pytest.mark.parametrize(
-    "name", few(["scaffold-2", "ditto", "fedper", "fedavg-topk"], "scaffold-2", "fedper")
+    "name", few(["scaffold-2", "ditto", "fedper", "fedavg-topk"], "scaffold-2")
 )
 def test_clients_remember_on_disk_what_they_do_in_memory(name: str, tmp_path: Path) -> None:
     """The same numbers as with all of it in device memory, of clients that took part and of those

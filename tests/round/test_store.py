@@ -25,6 +25,9 @@ def method(model: Model = MODEL) -> Any:
     return fs.recipes.fedavg(model, optax.sgd(0.3), fs.Work(steps=2, batch=3))
 
 
+METHOD = method()  # one and the same value for most runs, traced once
+
+
 def few() -> Population:
     return people(counts=(2, 1), seed=9)
 
@@ -34,22 +37,20 @@ def test_first_rows_depend_on_seed_table_and_row_alone(folder: str | None, tmp_p
     """Another population, another store, another order of asking: the same values."""
     ids = np.arange(ROWS)
     store = "ram" if folder is None else tmp_path / folder
-    expected = run_of(method(), people(), seed=3).table("w", ids)
+    expected = run_of(METHOD, people(), seed=3).table("w", ids)
     assert len(np.unique(expected)) == ROWS
-    run = run_of(method(), few(), seed=3, store=store)
+    run = run_of(METHOD, few(), seed=3, store=store)
     assert np.array_equal(run.table("w", ids), expected)
     assert np.array_equal(run.table("w", ids[::-1]), expected[::-1])
     assert np.array_equal(run.table("w", np.array([7, 7, 2])), expected[[7, 7, 2]])
-    assert not np.array_equal(
-        run_of(method(), few(), seed=4, store=store).table("w", ids), expected
-    )
+    assert not np.array_equal(run_of(METHOD, few(), seed=4, store=store).table("w", ids), expected)
 
 
 @pytest.mark.parametrize("folder", [None, "tables"])
 def test_rows_that_nobody_holds_keep_their_first_values(folder: str | None, tmp_path: Path) -> None:
     population = few()
     held = population.submodels(("item", "history"), ROWS).ids
-    run = run_of(method(), population, store="ram" if folder is None else tmp_path / folder)
+    run = run_of(METHOD, population, store="ram" if folder is None else tmp_path / folder)
     ids = np.arange(ROWS)
     before = run.table("w", ids)
     for _ in run.rounds(3):
@@ -103,7 +104,7 @@ def test_a_disk_store_never_makes_the_whole_table(
 def test_new_rows_are_made_in_few_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every size is compiled anew: one for each round with new rows would take minutes and fill the
     memory."""
-    run = run_of(method(), people(), sampler=fs.sampling.uniform(1), store=tmp_path)
+    run = run_of(METHOD, people(), sampler=fs.sampling.uniform(1), store=tmp_path)
     assert isinstance(run.store, DiskStore)
     sizes, make = [], run.store.make
 
@@ -116,7 +117,7 @@ def test_new_rows_are_made_in_few_sizes(tmp_path: Path, monkeypatch: pytest.Monk
         pass
     assert len(sizes) > 3
     assert set(sizes) <= {1, 2, 4, 8, 16, 32}
-    plain = run_of(method(), people(), 12, sampler=fs.sampling.uniform(1))
+    plain = run_of(METHOD, people(), 12, sampler=fs.sampling.uniform(1))
     assert np.array_equal(run.table("w", np.arange(ROWS)), plain.table("w", np.arange(ROWS)))
 
 
@@ -127,8 +128,8 @@ def test_rows_of_killed_runs_are_cleared_away_and_others_are_not(tmp_path: Path)
     (left / "leaf-0.bin").write_bytes(bytes(100))
     (left / "lock").touch()
     (tmp_path / "rows.csv").touch()
-    first = run_of(method(), few(), store=tmp_path)
-    second = run_of(method(), few(), store=tmp_path)
+    first = run_of(METHOD, few(), store=tmp_path)
+    second = run_of(METHOD, few(), store=tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(
         [tmp_path / "rows.csv", first.store.folder, second.store.folder]
     )
@@ -138,7 +139,7 @@ def test_rows_of_killed_runs_are_cleared_away_and_others_are_not(tmp_path: Path)
 
 
 def test_models_from_two_stores_are_the_same_object_shape(tmp_path: Path) -> None:
-    ram, disk = run_of(method(), few(), 2), run_of(method(), few(), 2, store=tmp_path)
+    ram, disk = run_of(METHOD, few(), 2), run_of(METHOD, few(), 2, store=tmp_path)
     assert jax.tree.map(jnp.shape, ram.params()) == jax.tree.map(jnp.shape, disk.params())
     np.testing.assert_allclose(
         ram.table("w", np.arange(ROWS)), disk.table("w", np.arange(ROWS)), rtol=1e-6
@@ -148,7 +149,7 @@ def test_models_from_two_stores_are_the_same_object_shape(tmp_path: Path) -> Non
 @pytest.mark.parametrize("folder", [None, "tables"])
 def test_a_model_handed_out_stays_as_it_was(folder: str | None, tmp_path: Path) -> None:
     """params() is a picture of the model; training on must neither change nor delete it."""
-    run = run_of(method(), few(), 1, store="ram" if folder is None else tmp_path / folder)
+    run = run_of(METHOD, few(), 1, store="ram" if folder is None else tmp_path / folder)
     params = run.params()
     copy = jax.tree.map(np.array, params)
     for _ in run.rounds(2):
@@ -158,7 +159,7 @@ def test_a_model_handed_out_stays_as_it_was(folder: str | None, tmp_path: Path) 
 
 
 def test_asking_for_rows_outside_the_table_is_refused() -> None:
-    run = run_of(method(), few())
+    run = run_of(METHOD, few())
     for ids in ([-1], [ROWS]):
         with pytest.raises(InputError, match=f"rows 0 to {ROWS - 1}, asked for"):
             run.table("w", np.array(ids))

@@ -169,7 +169,7 @@ def test_few_large_plans_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(len(run._pending) for _ in run.rounds(ROUNDS)) == under_way
 
 
-@pytest.mark.parametrize("name", few(NAMES, "scaffold-1", "mime"))
+@pytest.mark.parametrize("name", few(NAMES, "scaffold-1"))
 def test_a_round_beside_the_planning_of_the_next_is_the_same(name: str) -> None:
     """Clients in threads: the round is computed aside, and nothing about it differs."""
     beside, plain = a_run(name, engine="map", threads=2), a_run(name, engine="map", threads=1)

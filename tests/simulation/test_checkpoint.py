@@ -36,14 +36,13 @@ def model_of(width: tuple[int, ...] = ()) -> Model:
 
 
 MODEL = model_of()
+METHOD = fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3))  # traced once
 
 
 def make(rounds: int = 0, **changes: Any) -> Any:
     settings = {"sampler": fs.sampling.uniform(3), "seed": 1} | changes
     population = settings.pop("population", people())
-    method = settings.pop(
-        "method", fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=2, batch=3))
-    )
+    method = settings.pop("method", METHOD)
     return run_of(method, population, rounds, **settings)
 
 

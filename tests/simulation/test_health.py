@@ -20,13 +20,13 @@ from fedslice.simulation.run import LAG, Run
 
 MODEL = Model(lambda key: {"m": jnp.zeros(())}, lambda p, b: (p["m"] - b["x"]) ** 2)
 
+METHOD = fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=1, batch=1))
+
 
 def a_run(**settings: Any) -> Run:
     """Of three clients; nothing is compiled before its first round."""
     people = fs.Population.from_arrays([0, 1, 2], x=[1.0, 2.0, 3.0])
-    return run_of(
-        fs.recipes.fedavg(MODEL, optax.sgd(0.1), fs.Work(steps=1, batch=1)), people, **settings
-    )
+    return run_of(METHOD, people, **settings)
 
 
 def report(

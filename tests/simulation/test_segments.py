@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,22 @@ from fedslice.round.mapped import KEPT, LOGGED, NEW
 from fedslice.simulation import segments
 from fedslice.simulation.checkpoint import NAME
 from fedslice.simulation.run import Run
+from fedslice.types import Algorithm
 
 MODEL = Model(bias, squares, {"w": Table(ROWS, ("history",), (), lambda key, shape: 0.1)})
 ROUNDS = 60
 
 
+@cache
+def method_of(name: str) -> Algorithm:
+    """One and the same value for all runs, traced once."""
+    return RECIPES[name](MODEL, people())
+
+
 def make(folder: Path, rounds: int = 0, name: str = "scaffold-2", **settings: Any) -> Run:
     """Clients that remember, two of them a round."""
     settings = {"sampler": fs.sampling.uniform(2), "seed": 1} | settings
-    method = settings.pop("method", None) or RECIPES[name](MODEL, people())
+    method = settings.pop("method", None) or method_of(name)
     return run_of(method, people(), rounds, store=folder, **settings)
 
 

@@ -144,12 +144,13 @@ def test_over_all_rows_a_table_is_a_dense_leaf() -> None:
         return fs.recipes.fedavg(model, optax.sgd(0.1), fs.Work(steps=2, batch=4), server=server)
 
     settings: dict[str, Any] = {"sampler": fs.sampling.uniform(3)}
-    whole = run_of(method(linear()), people(), rows="all", **settings)
+    sparse = method(linear())
+    whole = run_of(sparse, people(), rows="all", **settings)
     first = np.asarray(whole.table("w", rows))
     for _ in whole.rounds(5):
         pass
     wide = run_of(method(dense(first)), people(), 5, **settings)
-    lazy = run_of(method(linear()), people(), 5, **settings)
+    lazy = run_of(sparse, people(), 5, **settings)
     np.testing.assert_allclose(whole.table("w", rows), wide.params()["w"], rtol=2e-5, atol=2e-6)
     assert np.abs(np.asarray(lazy.table("w", rows)) - np.asarray(wide.params()["w"])).max() > 1e-3
 
