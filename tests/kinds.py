@@ -11,3 +11,8 @@ def few(values: Iterable[Any], *kept: Any) -> list[Any]:
     return [
         pytest.param(value, marks=[] if value in kept else pytest.mark.every) for value in values
     ]
+
+
+def few_rows(rows: Iterable[tuple[Any, ...]], *kept: tuple[Any, ...]) -> list[Any]:
+    """The same of a test with several parameters at once."""
+    return [pytest.param(*row, marks=[] if row in kept else pytest.mark.every) for row in rows]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from kinds import few
 from problems import run_of
 
 import fedslice as fs
@@ -54,7 +55,11 @@ def test_the_order_is_pull_clip_step_factor() -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", ["fedprox", "ifca", "fedpa", "mimelite", "superquantile", "reptile", "ditto"]
+    "recipe",
+    few(
+        ["fedprox", "ifca", "fedpa", "mimelite", "superquantile", "reptile", "ditto"],
+        *("fedprox", "ifca", "fedpa", "mimelite", "ditto"),  # each has a client part of its own
+    ),
 )
 def test_every_client_tells_its_optimizer(recipe: str) -> None:
     """A factor of zero keeps the global model where it is; a pull that is there already is none."""

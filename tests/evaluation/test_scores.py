@@ -181,9 +181,7 @@ def test_examples_of_padding_alone_train_and_are_measured() -> None:
         lambda m: fs.recipes.fedavg(m, optax.sgd(0.1), fs.Work(steps=2, batch=1)),
         lambda m: fs.recipes.ditto(m, optax.sgd(0.1), fs.Work(steps=2, batch=1), pull=0.5),
     ):
-        one, two = (run_of(make(model), padding) for model in (table, bias))
-        for run in (one, two):
-            run.train(3, progress=False)
+        one, two = (run_of(make(model), padding, 3) for model in (table, bias))
         assert fs.evaluate(one, padding).pooled == pytest.approx(fs.evaluate(two, padding).pooled)
     fed = run_of(
         fs.recipes.fedsubavg(table, optax.sgd(0.1), fs.Work(steps=2, batch=1), heat=heat), padding

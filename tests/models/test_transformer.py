@@ -1,6 +1,8 @@
 """The Field Guide's transformer: its size, its equations in NumPy, what each place may see,
 dropout, and learning."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ WORDS, WIDTH, HEADS = 7, 12, 3
 SMALL = {"layers": 2, "width": WIDTH, "hidden": 20, "heads": HEADS}
 
 
+@cache
 def small(dropout=0.0, **changes):
     return compiled(transformer(WORDS, **{**SMALL, **changes}, dropout=dropout))
 
@@ -27,7 +30,8 @@ def params_of(model, seed=0):
     )
     rng = np.random.default_rng(seed)
     noise = lambda shape: 0.2 * rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf) + noise(leaf.shape)), first)
+    moved = jax.tree.map(lambda leaf: np.asarray(leaf) + noise(leaf.shape), first)
+    return jax.device_put(moved)
 
 
 def batch_of(tokens, following):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from kinds import few
+from kinds import few, few_rows
 from problems import assert_params_close, logistic, people, run_of
 from scipy.optimize import minimize
 
@@ -124,7 +125,7 @@ def test_trimmed_of_nothing_is_the_sum() -> None:
     check(fs.reduce.trimmed(0.0), Updates(), weighted_sum)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.3, 0.49])
+@pytest.mark.parametrize("share", few([0.2, 0.3, 0.49], 0.2, 0.49))
 def test_trimmed(share: float) -> None:
     """Of 8 holders 0.2 drops one on each side, 0.3 two, 0.49 three; of two holders none."""
     assert [len(Updates().holders(row)) for row in range(UNION)] == [7, 2, 8, 2, 2, 2, 0, 0]
@@ -135,7 +136,7 @@ def test_median_of_odd_and_even_numbers_of_holders() -> None:
     check(fs.reduce.median(quorum=0), Updates(), lambda x, w: np.median(x, axis=0) * w.sum())
 
 
-@pytest.mark.parametrize("quorum", [2, 3, 8, 9])
+@pytest.mark.parametrize("quorum", few([2, 3, 8, 9], 3, 8))
 def test_rows_of_few_holders_are_bounded_by_the_median_client(quorum: int) -> None:
     """Row 0 has 7 holders, row 2 and the dense leaf 8, the others two: those below the quorum are
     cut from bounded updates, the others as if there were no bound."""
@@ -266,7 +267,7 @@ def weiszfeld(values: list[float], steps: int) -> float:
     return centre
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+@pytest.mark.parametrize("steps", few([1, 2, 3, 8], 2, 8))
 def test_geometric_takes_as_many_steps_as_it_is_told(steps: int) -> None:
     """Of 1, 2, 6 from zero by hand: trust 1, 1/2, 1/6, so 3 / (5 / 3) = 1.8 after one step."""
     assert weiszfeld([1.0, 2.0, 6.0], 1) == pytest.approx(1.8)
@@ -295,7 +296,8 @@ def test_the_quorum_is_ten_unless_said_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "count", "cut"), [(0.42, 150, 63), (0.3, 10, 3), (0.29, 100, 29)]
+    ("share", "count", "cut"),
+    few_rows([(0.42, 150, 63), (0.3, 10, 3), (0.29, 100, 29)], (0.42, 150, 63)),
 )
 def test_shares_are_not_rounded_down_by_32_bits(share: float, count: int, cut: int) -> None:
     """0.42 of 150 are 63, though 62.999996 in 32 bits.  So many zeros and so many large numbers are
@@ -370,8 +372,9 @@ def krum_order(updates: Updates, bad: float) -> list[int]:
     return sorted(ALIVE, key=lambda i: scores[i])
 
 
-@pytest.mark.parametrize("keep", [1, 3, 8])
-@pytest.mark.parametrize("bad", [0.0, 0.25])
+@pytest.mark.parametrize(
+    ("bad", "keep"), few_rows(product((0.0, 0.25), (1, 3, 8)), (0.0, 1), (0.25, 3))
+)
 @pytest.mark.parametrize("seed", few([0, 1], 0))
 def test_krum(bad: float, keep: int, seed: int) -> None:
     """Kept clients are averaged by weight; every row stands for all of its holders, none kept: it
@@ -437,7 +440,10 @@ def test_worst_share_is_not_rounded_up_by_32_bits() -> None:
     assert float(apply(fs.reduce.worst(0.3), cohort)[1]) == 15
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.1, 1), (0.25, 2), (0.5, 4), (0.6, 5), (1.0, 8)])
+@pytest.mark.parametrize(
+    ("share", "count"),
+    few_rows([(0.1, 1), (0.25, 2), (0.5, 4), (0.6, 5), (1.0, 8)], (0.1, 1), (0.6, 5)),
+)
 def test_worst_counts_only_the_highest_losses(share: float, count: int) -> None:
     """ceil(share n) of the living; the weight shrinks with them, so the mean after it is theirs."""
     updates = Updates()

@@ -156,7 +156,7 @@ def test_afl_weights_are_mirror_ascent(rounds: int) -> None:
     assert mixture.max() > 1.2 * mixture.min()
 
 
-@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("before", few([0, 1], 1))
 def test_afl_ascends_the_same_way_whoever_comes(before: int) -> None:
     """Over all cohorts of two of five, the mean change of log lambda is 2/5 of rate F_i, up to a
     constant."""
