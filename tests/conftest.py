@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -29,6 +30,7 @@ FLAGS = (
     " --xla_cpu_parallel_codegen_split_count=1"
 )
 TRIED = (0, 6, 2), (0, 11)
+PROGRAMS = 200  # that are lowered in one context
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # since some are killed and might leave half an entry
     jax.config.update("jax_disable_most_optimizations", True)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    Contexts.use()
 
 
 def compiled(root: Path) -> Path:
@@ -70,6 +73,31 @@ def link(source: Path, target: Path) -> None:
             *os.listdir(target)
         }:
             os.link(source / name, target / name)
+
+
+class Contexts(threading.local):
+    """JAX makes a new context of MLIR for every program that it lowers, a tenth of the work of many
+    tests: here one serves many programs of a thread, and then is let go with what it knows.
+    Versions of JAX that were not tried go without."""
+
+    left, context = 0, None
+
+    @classmethod
+    def use(cls) -> None:
+        if not TRIED[0] <= jax.__version_info__ < TRIED[1]:
+            return
+        from jax._src.interpreters import mlir
+
+        make = mlir.make_ir_context
+        here = cls()
+
+        def shared() -> Any:
+            if not here.left:
+                here.context, here.left = make(), PROGRAMS
+            here.left -= 1
+            return here.context
+
+        mlir.make_ir_context = shared
 
 
 class Memory:
