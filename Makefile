@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
 TORCH := .venv-torch
-WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+# One more than cores: some tests wait for processes that they started.
+WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # Tests start many processes: the first keeps its bytecode for the others.
 export PYTHONDONTWRITEBYTECODE =
 

@@ -68,6 +68,7 @@ def test_the_page_on_own_models_runs() -> None:
     exec(compile(flax, "page", "exec"), scope)
 
 
+@pytest.mark.every
 def test_the_page_on_comparison_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def bare(code: str) -> str:
     return ast.unparse(tree)
 
 
+@pytest.mark.every
 def test_the_page_on_own_data_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,7 @@ def ran(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     return scope
 
 
+@pytest.mark.every
 def test_onnx_predicts_without_fedslice(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scope = ran(blocks("export")[0], runs, monkeypatch)
     kinds = {column["kind"] for column in scope["features"]["columns"]}

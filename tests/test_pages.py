@@ -1,8 +1,7 @@
 """Every command of README and docs runs as it stands, page by page and in its order, but on less
 data, for four rounds, and of a grid's axis with its ends alone.
 
-In ``make test`` those of README and the tutorial do, and of the other pages' those that have
-something which no earlier one had: a command, an option, a setting, a kind of file.
+In ``make test`` those of README and the tutorial do, and what the other pages say is parsed.
 """
 
 import re
@@ -10,7 +9,6 @@ import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,40 +50,13 @@ ALONE = ("tutorial.md",)  # pages that begin in an empty folder; the others go o
 OTHERS = ("your-own-data.md",)  # pages that tests/test_examples.py runs
 
 
-def traits(line: str) -> set[tuple[str, ...]]:
-    """What a command line has that another may lack."""
-    words, here, path = shlex.split(line)[1:], parser(), ()
-    while words and words[0] in here.below:
-        here, path = here.below[words[0]], (*path, words.pop(0))
-    found = {"", "options alone" if words[:1] and words[0].startswith("-") else "a name"}
-    for word, value in pairwise([*words, ""]):
-        if word.startswith("-"):
-            setting = value.partition("=")[0] if word in ("--set", "--option") else ""
-            found.add(f"{word} {setting}")
-        elif file := re.search(r"[^\d]\.([a-z]\w*)$", word):
-            found.add(file[1])
-    return {(*path, each) for each in found}
-
-
-def first_of_their_kind() -> dict[Path, list[str]]:
-    """All commands of the pages that are read first, and of the others those with a new trait."""
-    whole, known, found = ("README.md", "tutorial.md"), set[tuple[str, ...]](), {}
-    for page in sorted(COMMANDS, key=lambda page: page.name not in whole):
-        found[page] = []
-        for line in COMMANDS[page]:
-            new = traits(line) - known if line.startswith("fedslice ") else set()
-            if new or page.name in whole:
-                found[page].append(line)
-            known |= new
-    return {page: lines for page in COMMANDS if (lines := found[page])}
-
-
 COMMANDS = {
     page: [line for line in shell_lines(page) if not line.startswith(tuple(ELSEWHERE))]
     for page in PAGES
     if page.name not in OTHERS and any(line.startswith("fedslice") for line in shell_lines(page))
 }
-QUICK = first_of_their_kind()
+READ_FIRST = "README.md", "tutorial.md"  # in `make test`; what others call has tests of its own
+QUICK = [page for page in COMMANDS if page.name in READ_FIRST]
 
 
 FILES = {  # that pages take for granted
@@ -174,7 +145,7 @@ def test_commands_run_word_for_word(
     """In their order: what a line needs an earlier one has made."""
     folder, done = (tmp_path, set[tuple[str, bool]]()) if page.name in ALONE else shared
     monkeypatch.chdir(folder)
-    for line in COMMANDS[page] if over_flower else QUICK[page]:
+    for line in COMMANDS[page]:
         real = over_flower and line.startswith("fedslice deploy local") and line != WITHOUT_FLOWER
         if (line, real) in done or (real and find_spec("flwr") is None):  # an extra
             continue
@@ -218,7 +189,8 @@ def test_every_reason_is_needed() -> None:
 
 
 def test_commands_in_the_text_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """What stands between backticks and is a whole command is understood."""
+    """What stands between backticks and is a whole command is understood, and so are the commands
+    of blocks, whether or not they run here."""
     for page in PAGES:
         for text in re.findall(r"`(fedslice [^`\n]+)`", page.read_text(encoding="utf-8")):
             command = re.split(r" \\?\||[<>]", text.replace('"', "'").rstrip("')\""))[0]
@@ -228,6 +200,10 @@ def test_commands_in_the_text_can_be_said(capsys: pytest.CaptureFixture[str]) ->
                 parser().parse_args(shlex.split(command)[1:])
             said = capsys.readouterr().err  # `fedslice heat` stands for any of its commands
             assert not said or "are required" in said, f"{page.name}: {command}"
+        for line in COMMANDS.get(page, []):
+            words = shlex.split(line.partition(" | ")[0])
+            if words[0] == "fedslice":
+                parser().parse_args(words[1:])
 
 
 # -- programs --------------------------------------------------------------------------------------
@@ -279,11 +255,7 @@ PROGRAMS: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, str]]] = {
 }  # fmt: skip
 
 
-# in `make test`; what the others call has tests of its own
-READ_FIRST = "README.md", "docs/tutorial.md", "docs/privacy.md", "docs/how-to/large.md"
-
-
-@pytest.mark.parametrize("name", few(PROGRAMS, *READ_FIRST))
+@pytest.mark.parametrize("name", few(PROGRAMS, "README.md", "docs/tutorial.md"))
 @pytest.mark.usefixtures("small_log")
 def test_programs_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.every
 def test_the_site_builds_without_warnings_and_stands_alone(tmp_path: Path) -> None:
     for package in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(package)

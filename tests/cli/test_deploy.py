@@ -69,6 +69,7 @@ def test_processes_are_started_followed_and_compared(
     assert "all 2 rounds are done; --rounds 5 goes on" in capsys.readouterr().err
 
 
+@pytest.mark.every
 def test_draws_with_replacement_and_second_tries_are_simulated_too(tmp_path: Path) -> None:
     changes = ("--set", "sampler=weighted", "--set", "cohort=4")
     task = ("--task", "synthetic-glm", "--scale", "0.2", "--algorithm", "fedavg", "--nodes", "3")

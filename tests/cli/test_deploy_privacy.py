@@ -70,6 +70,7 @@ def test_fedsubavg_in_secure_sums_is_the_simulation(
         np.testing.assert_array_equal(known.heat(method.MODEL).mass[table], mass)
 
 
+@pytest.mark.every
 def test_noise_by_secrets_is_not_compared_but_said(tmp_path: Path) -> None:
     method = written(tmp_path, *SUMS, "--set", "secure=yes", "--set", "noise=0.5", *RESPONSES)
     server = session(tmp_path, method, link_of(tmp_path, method), heat=method.HEAT)

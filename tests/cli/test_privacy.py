@@ -12,6 +12,7 @@ from fedslice.cli.helpful import Parser
 BASE = ["privacy", "--clients", "6040", "--cohort", "50"]
 
 
+@pytest.mark.every
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*BASE, "--noise", "1", "--rounds", "200"]) == 0
     shown = capsys.readouterr().out

@@ -91,6 +91,7 @@ def test_private_settings_that_do_not_fit(settings: list[str], words: str, capsy
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.every
 def test_a_secure_sum_costs_bytes_and_little_else(tmp_path: Path) -> None:
     told = []
     for name, change in (("plain", "weights=uniform"), ("secure", "secure=yes")):

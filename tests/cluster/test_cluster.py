@@ -60,7 +60,7 @@ def reports(run: Any, rounds: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", few(NAMES, "scaffold-1", "mime"))
+@pytest.mark.parametrize("name", few(NAMES, "scaffold-1"))
 @pytest.mark.parametrize("crew", few([(1, 1), (2, 3)], (2, 3)), ids=str)
 def test_as_in_one_process_to_the_bit(name: str, crew: tuple[int, int]) -> None:
     local, run = alone(name), on(Here(*crew), name)

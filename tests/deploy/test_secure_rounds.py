@@ -87,6 +87,7 @@ def test_the_loss_is_the_mean_over_nodes_and_goes_through_the_sum(tmp_path: Path
     assert made.server.step().loss == pytest.approx(np.mean(alone), abs=2e-5)
 
 
+@pytest.mark.every
 def test_shares_of_noise_below_a_secure_sum(tmp_path: Path) -> None:
     """Drawn from the seed they are those of a simulation that adds up the counted clients' shares;
     with five of seven there are five shares, and the mean is still over seven."""

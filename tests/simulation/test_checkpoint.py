@@ -341,6 +341,7 @@ def start(folder: Path, life: int) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.every
 def test_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     """Killed while it trains and saves as fast as it can, then left to finish: the bits of a run
     never stopped."""
