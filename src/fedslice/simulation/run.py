@@ -420,7 +420,8 @@ class Run:
 
         The run must have been set up in the same way: parts with all their rates and functions,
         seed, sampler, engine and data are compared.  Threads may differ, but where vectorised
-        clients are divided among them."""
+        clients are divided among them, and where ``"auto"`` chose ``"scan"``, which is for runs
+        without ``threads``."""
         where, self.memory, self.log = checkpoint.read(
             Path(folder), self.identity, self.store, self.memory
         )
