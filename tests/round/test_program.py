@@ -14,7 +14,8 @@ from problems import people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.round import program
-from fedslice.round.constants import Filled, lift
+from fedslice.round.constants import lift
+from fedslice.round.filled import Filled
 from fedslice.round.program import Compiled, once
 from fedslice.stage.skellam import whole_noise
 from fedslice.types import Algorithm

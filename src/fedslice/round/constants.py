@@ -1,4 +1,4 @@
-"""A traced function apart from its constants, and the same function with others.
+"""A traced function apart from its constants; :mod:`fedslice.round.filled` runs it with others.
 
 Constants are lifted always, not only when a second value turns up, so the bits of a run do not
 depend on what else the process has run.  Left where they are: 0, 1, -1 and what is not finite, by
@@ -7,7 +7,7 @@ the two it is depends on the run alone), exponents, and everything that is not a
 number, since whole numbers are sizes and counts.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -52,7 +52,7 @@ def lift(traced: ClosedJaxpr) -> Lifted:
 
 def _structure(inner: Jaxpr | ClosedJaxpr, values: list[Any]) -> Hashable:
     """Operations with numbers for their variables; constants are put into ``values``."""
-    jaxpr, consts = _parts(inner)
+    jaxpr, consts = parts(inner)
     numbers: dict[Any, int] = {}
 
     def name(variable: Any) -> Hashable:
@@ -66,20 +66,20 @@ def _structure(inner: Jaxpr | ClosedJaxpr, values: list[Any]) -> Hashable:
         for place, operand in enumerate(equation.invars):
             if not isinstance(operand, Literal):
                 operands.append(numbers[operand])
-            elif _is_lifted(equation, place, operand):
+            elif is_lifted(equation, place, operand):
                 values.append(_as_argument(equation, place, operand))
                 operands.append(("lifted", str(operand.aval)))
             else:
                 operands.append(_fixed(operand))
-        opened = _opened(equation)
+        inside = opened(equation)
         told: list[Hashable] = [
-            (key, tuple(_structure(each, values) for each in opened[key])) for key in opened
+            (key, tuple(_structure(each, values) for each in inside[key])) for key in inside
         ]
         if equation.primitive.name not in CALLS:  # the rest of a call is how to differentiate it
             told += [
                 (key, _parameter(value))
                 for key, value in sorted(equation.params.items())
-                if key not in opened
+                if key not in inside
             ]
         results = tuple(name(variable) for variable in equation.outvars)
         body.append((equation.primitive.name, tuple(operands), tuple(told), results))
@@ -119,11 +119,12 @@ class _Itself:
         return id(self.value)
 
 
-def _parts(inner: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+def parts(inner: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+    """Operations, and constants that are arrays."""
     return (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
 
 
-def _opened(equation: JaxprEqn) -> dict[str, tuple[Any, ...]]:
+def opened(equation: JaxprEqn) -> dict[str, tuple[Any, ...]]:
     """The functions inside an operation that we can run ourselves, by the names of its
     parameters."""
     kind = equation.primitive.name
@@ -132,9 +133,9 @@ def _opened(equation: JaxprEqn) -> dict[str, tuple[Any, ...]]:
     return {name: each if isinstance(each, tuple) else (each,) for name, each in found.items()}
 
 
-def _is_lifted(equation: JaxprEqn, place: int, operand: Literal) -> bool:
+def is_lifted(equation: JaxprEqn, place: int, operand: Literal) -> bool:
     """Whether a constant becomes an argument."""
-    value = _constant(operand)
+    value = constant(operand)
     if value.ndim:
         return True
     if not jnp.issubdtype(value.dtype, np.floating) or not np.isfinite(value):
@@ -145,133 +146,31 @@ def _is_lifted(equation: JaxprEqn, place: int, operand: Literal) -> bool:
 def _as_argument(equation: JaxprEqn, place: int, operand: Literal) -> np.ndarray:
     """The value that is passed: of what is divided by, one over it, as the compiler does with a
     constant.  With an argument it would in some programs and not in others."""
-    value = _constant(operand)
-    by_it = place == 1 and _divides(equation)
+    value = constant(operand)
+    by_it = place == 1 and divides(equation)
     return np.asarray(1, value.dtype) / value if by_it else value
 
 
-def _divides(equation: JaxprEqn) -> bool:
+def divides(equation: JaxprEqn) -> bool:
     """Whether it divides by a constant."""
     last = equation.invars[-1]
     return (
         equation.primitive.name == "div"
         and isinstance(last, Literal)
-        and _is_lifted(equation, 1, last)
+        and is_lifted(equation, 1, last)
     )
 
 
-def _constant(operand: Literal) -> np.ndarray:
+def constant(operand: Literal) -> np.ndarray:
+    """Its value, of its type."""
     kind: Any = operand.aval
     return np.asarray(operand.val, kind.dtype)
 
 
 def _fixed(operand: Literal) -> Hashable:
-    return "is", _constant(operand).tobytes(), str(operand.aval)
+    return "is", constant(operand).tobytes(), str(operand.aval)
 
 
 def _array(value: Any) -> Any:
     """A constant on the host; keys of randomness stay what they are."""
     return value if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else np.asarray(value)
-
-
-# -- running with others ---------------------------------------------------------------------------
-
-
-class Filled:
-    """A traced function with ``values``, in their order, in the place of its constants."""
-
-    def __init__(self, inner: Jaxpr | ClosedJaxpr, values: Iterator[Any]) -> None:
-        self.jaxpr, consts = _parts(inner)
-        self.consts = [next(values) for _ in consts]
-        self.steps = [_Step(equation, values) for equation in self.jaxpr.eqns]
-        self.same: bool = not consts and all(step.same for step in self.steps)
-
-    def __call__(self, *arguments: Any) -> list[Any]:
-        """The results."""
-        known = dict(zip(self.jaxpr.constvars, self.consts, strict=True))
-        known |= dict(zip(self.jaxpr.invars, arguments, strict=True))
-
-        def read(operand: Any) -> Any:
-            return _constant(operand) if isinstance(operand, Literal) else known[operand]
-
-        for equation, step in zip(self.jaxpr.eqns, self.steps, strict=True):
-            given = [
-                step.lifted[place] if place in step.lifted else read(operand)
-                for place, operand in enumerate(equation.invars)
-            ]
-            known.update(zip(equation.outvars, step(*given), strict=True))
-        return [read(end) for end in self.jaxpr.outvars]
-
-
-class _Step:
-    """One operation, with what is inside of it."""
-
-    def __init__(self, equation: JaxprEqn, values: Iterator[Any]) -> None:
-        self.equation, self.kind = equation, equation.primitive.name
-        self.lifted = {
-            place: next(values)
-            for place, operand in enumerate(equation.invars)
-            if isinstance(operand, Literal) and _is_lifted(equation, place, operand)
-        }
-        self.inner = {
-            name: [Filled(each, values) for each in several]
-            for name, several in _opened(equation).items()
-        }
-        self.plain = all(each.same for several in self.inner.values() for each in several)
-        self.same = self.plain and not self.lifted
-
-    def __call__(self, *given: Any) -> Sequence[Any]:
-        if not self.plain:
-            told = self.equation.params
-            if self.kind in CALLS:
-                return self.inner[CALLS[self.kind]][0](*given)
-            run = {"while": self._while, "scan": self._scan, "cond": self._cond}[self.kind]
-            return run(told, *given)
-        if 1 in self.lifted and _divides(self.equation):
-            return [jax.lax.mul(*given)]
-        primitive = self.equation.primitive
-        bound = primitive.get_bind_params(self.equation.params)
-        functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # old, new JAX
-        found = primitive.bind(*functions, *given, **parameters)
-        return found if primitive.multiple_results else [found]
-
-    def _while(self, told: dict[str, Any], *given: Any) -> Sequence[Any]:
-        (test,), (body,) = self.inner["cond_jaxpr"], self.inner["body_jaxpr"]
-        first, second = told["cond_nconsts"], told["cond_nconsts"] + told["body_nconsts"]
-        of_test, of_body, start = given[:first], given[first:second], given[second:]
-
-        def due(carry: Any) -> Any:
-            return test(*of_test, *carry)[0]
-
-        def step(carry: Any) -> Any:
-            # clients side by side, each with a number of steps of its own: those that are through
-            # stay as they are
-            now, after = due(carry), body(*of_body, *carry)
-            if not now.ndim:
-                return tuple(after)
-            wide = [now.reshape(now.shape + (1,) * (new.ndim - now.ndim)) for new in after]
-            return tuple(map(jnp.where, wide, after, carry))
-
-        return jax.lax.while_loop(lambda carry: jnp.any(due(carry)), step, tuple(start))
-
-    def _scan(self, told: dict[str, Any], *given: Any) -> Sequence[Any]:
-        (body,) = self.inner["jaxpr"]
-        first, second = told["num_consts"], told["num_consts"] + told["num_carry"]
-        consts, start, each = given[:first], given[first:second], given[second:]
-
-        def step(carry: Any, one: Any) -> Any:
-            found = body(*consts, *carry, *one)
-            return tuple(found[: len(start)]), tuple(found[len(start) :])
-
-        names = ("length", "reverse", "unroll")
-        end, stacked = jax.lax.scan(
-            step, tuple(start), tuple(each), **{name: told[name] for name in names}
-        )
-        return [*end, *stacked]
-
-    def _cond(self, told: dict[str, Any], *given: Any) -> Sequence[Any]:
-        branches = [
-            lambda *operands, branch=branch: tuple(branch(*operands))
-            for branch in self.inner["branches"]
-        ]
-        return jax.lax.switch(given[0], branches, *given[1:])

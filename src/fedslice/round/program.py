@@ -5,7 +5,8 @@ algorithm, and would be a constant of what is compiled.  Here a function is trac
 its operations become arguments: a grid of rates is then one compilation.  No part has to declare
 anything; what is alike is found by comparing the traced operations.
 
-Which constants, :mod:`fedslice.round.constants` says.
+Which constants, :mod:`fedslice.round.constants` says.  Loops of small operations are compiled in
+one piece (:mod:`fedslice.round.pieces`).
 """
 
 import threading
@@ -17,7 +18,9 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from fedslice.round.constants import Filled, Lifted, lift
+from fedslice.round import pieces
+from fedslice.round.constants import Lifted, lift
+from fedslice.round.filled import Filled, How
 
 MOST = 64  # programs that are kept for others that may be alike
 OWN = 16  # things that are kept for algorithms: they hold on to heat, which may be large
@@ -77,14 +80,40 @@ class Compiled:
         tree: Any = jax.tree.structure(out)
         likes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in lifted.values]
 
-        def whole(values: Any, *arguments: Any) -> Any:
-            def fun(*given: Any) -> Any:
-                filled = Filled(lifted.traced, _unpacked(values, likes))
-                return tree.unflatten(filled(*jax.tree.leaves(given)))
+        def compiled(how: How) -> Callable[..., Any]:
+            def whole(values: Any, *arguments: Any) -> Any:
+                def fun(*given: Any) -> Any:
+                    filled = Filled(lifted.traced, _unpacked(values, likes), how)
+                    return tree.unflatten(filled(*jax.tree.leaves(given)))
 
-            return (fun if self.around is None else self.around(fun, out))(*arguments)
+                return (fun if self.around is None else self.around(fun, out))(*arguments)
 
-        return jax.jit(whole, donate_argnums=tuple(1 + number for number in self.donate))
+            return jax.jit(whole, donate_argnums=tuple(1 + number for number in self.donate))
+
+        return Program(compiled)
+
+
+class Program:
+    """A function that is compiled when it is called: with loops in one piece, unless the compiler
+    refuses that."""
+
+    def __init__(self, compiled: Callable[[How], Callable[..., Any]]) -> None:
+        self._compiled = compiled
+        self._run = compiled("in pieces" if pieces.possible() else "as it is")
+
+    def __call__(self, *given: Any) -> Any:
+        """What the function gives."""
+        try:
+            return self._run(*given)
+        except jax.errors.JaxRuntimeError as error:
+            if not pieces.refused(error):
+                raise
+        self._run = self._compiled("as it is")
+        return self._run(*given)
+
+    def lower(self, *given: Any) -> Any:
+        """As jax.jit's."""
+        return self._run.lower(*given)  # type: ignore[attr-defined]
 
 
 class _Last:
