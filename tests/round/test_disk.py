@@ -18,6 +18,7 @@ from problems import ROWS, logistic, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.errors import InputError
+from fedslice.files import mapped as paged
 from fedslice.files.mapped import Mapped
 from fedslice.model import Model, Table
 from fedslice.round import mapped
@@ -172,6 +173,55 @@ def test_a_little_room_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert file.reserved == 10
     with pytest.raises(InputError, match=r"44 bytes are needed|no room for a in"):
         file.reserve(30)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux alone tells")
+def test_pages_of_rows_are_kept_one_by_one(tmp_path: Path) -> None:
+    """A number that changes must not make the kernel write back all that it had read around it.
+    The list of places is small and read all over: there the kernel does as it likes."""
+    store, found, name = by_hand(tmp_path), {}, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split(maxsplit=5)
+        if "-" in words[0]:  # the next mapping, of a file or of none
+            name = "".join(words[5:])
+        elif line.startswith("VmFlags:") and name.startswith(str(store.folder)):
+            found[Path(name).stem.rpartition("rows of w-")[2]] = "rr" in line.split()
+    assert found == {"place": False, "entries": True, "leaf-0": True}
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "asked"),
+    [
+        (16, range(300, 700), [(4, 10)]),  # 64 rows a page
+        (16, [5, 700, *range(1000, 1100), 3000], [(15, 17)]),  # those that stand alone are not
+        (16, [*range(20), *range(64, 70), *range(192, 212)], [(0, 1), (3, 3)]),
+        (1, [0, 1023, *range(4096, 4112)], [(4, 4)]),  # 16 rows on a page
+        (1, range(4096, 4111), []),
+        (2048, [7, 9], [(14, 15), (18, 19)]),  # a row is two pages
+        (2048, [7, 8], [(14, 17)]),
+        (0, range(100), []),
+        (16, [], []),
+    ],
+)
+def test_rows_that_stand_together_are_read_at_once(
+    width: int,
+    rows: Any,
+    asked: list[tuple[int, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From which page to which the kernel is asked for."""
+    monkeypatch.setattr(paged, "PAGESIZE", 4096)
+    file = Mapped(tmp_path / "a", np.float32, (5000, width), few=True)
+    pages = []
+
+    def note(_: int, start: int, length: int) -> None:
+        assert start % 4096 == 0
+        pages.append((start // 4096, (start + length - 1) // 4096))
+
+    file._map = SimpleNamespace(madvise=note)  # type: ignore[assignment]
+    file.ahead(np.array(rows, np.int32))
+    assert pages == asked
 
 
 DRAWN = Table(rows=ROWS, fields=("history",), init=jax.nn.initializers.normal(0.3))

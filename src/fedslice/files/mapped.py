@@ -7,10 +7,11 @@ its next rows is asked for when they are due: a full disk is then an error, and 
 
 import errno
 import math
+import mmap
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,17 @@ import numpy as np
 from fedslice.errors import InputError
 
 STEP = 1 << 20  # bytes by which a file grows at least
+SEVERAL = 16  # rows, or a page of them, close to each other: worth a call of the kernel
+PAGESIZE = mmap.PAGESIZE
 
 
 class Mapped:
     """A file of ``shape[0]`` rows, all zeros at first; ``array`` may be written up to the rows that
     were reserved.
+
+    ``few``: of its many rows a few are read and written, and then others.  The kernel is told so,
+    and keeps its pages one by one.  Left to itself, it reads far around a page, keeps what it read
+    in large pieces, and when a number changes marks, and writes back, the whole piece.
 
     >>> numbers = Mapped(Path(getfixture("tmp_path")) / "numbers.bin", np.int32, (10**9, 4))
     >>> numbers.reserve(3)
@@ -32,16 +39,18 @@ class Mapped:
     ((1000000000, 4), [[0, 0, 0, 0], [7, 7, 7, 7]])
     """
 
-    def __init__(self, file: Path, dtype: Any, shape: tuple[int, ...]) -> None:
+    def __init__(self, file: Path, dtype: Any, shape: tuple[int, ...], few: bool = False) -> None:
         self.file, self.rows, self.reserved = file, shape[0], 0
         self.width = math.prod(shape[1:]) * np.dtype(dtype).itemsize  # bytes of a row
-        with _room(file):
-            with file.open("wb") as handle:
-                handle.truncate(max(1, self.rows * self.width))
-            # as a plain array: a memmap is slower to index
-            self.array = np.asarray(
-                np.memmap(file, dtype, "r+", shape=(max(1, shape[0]), *shape[1:]))
-            )
+        with _room(file), file.open("wb+") as handle:
+            handle.truncate(max(1, self.rows) * max(1, self.width))
+            self._map = mmap.mmap(handle.fileno(), 0)
+        # a plain array: a memmap is slower to index
+        self.array = np.ndarray((max(1, shape[0]), *shape[1:]), dtype, self._map)
+        self.few = few and hasattr(mmap, "MADV_RANDOM")  # not everywhere
+        if self.few:
+            with suppress(OSError):  # advice alone
+                self._map.madvise(mmap.MADV_RANDOM)
 
     def reserve(self, rows: int) -> None:
         """Take the room of the first ``rows`` rows, and of some more if there is any."""
@@ -52,6 +61,27 @@ class Mapped:
             self._take(min(self.rows, max(rows, spare)))
         except InputError:
             self._take(rows)
+
+    def ahead(self, rows: np.ndarray) -> None:
+        """Have the kernel read the pages of these ascending ``rows`` that are not in memory, all at
+        once: otherwise each of them is waited for when its turn comes.  Rows that stand alone are
+        left to that; a call for each would cost more where they are in memory.
+
+        >>> numbers = Mapped(Path(getfixture("tmp_path")) / "n.bin", np.int32, (10**6,), few=True)
+        >>> numbers.ahead(np.arange(5_000, 9_000))
+        """
+        if not self.few or not len(rows) or not self.width:
+            return
+        begin = rows.astype(np.int64) * self.width
+        end = begin + self.width
+        apart = begin[1:] // PAGESIZE > (end[:-1] - 1) // PAGESIZE + 1
+        cuts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
+        many = np.diff(cuts) * max(self.width, PAGESIZE // SEVERAL) >= PAGESIZE
+        start = begin[cuts[:-1][many]] // PAGESIZE * PAGESIZE
+        stop = end[cuts[1:][many] - 1]
+        with suppress(OSError):  # whoever needs them waits for them, then
+            for place, length in zip(start.tolist(), (stop - start).tolist(), strict=True):
+                self._map.madvise(mmap.MADV_WILLNEED, place, length)
 
     def _take(self, rows: int) -> None:
         begin, size = self.reserved * self.width, (rows - self.reserved) * self.width

@@ -80,10 +80,13 @@ class MappedRows:
         room = count + 2 * self.block
         folder.mkdir(exist_ok=True)
 
-        def file(what: str, dtype: Any, rows: int, *shape: int) -> Mapped:
-            return Mapped(folder / f"{name.replace('/', '_')}-{what}.bin", dtype, (rows, *shape))
+        def file(what: str, dtype: Any, rows: int, *shape: int, few: bool = True) -> Mapped:
+            path = folder / f"{name.replace('/', '_')}-{what}.bin"
+            return Mapped(path, dtype, (rows, *shape), few)
 
-        place = file("place", np.int32, count)  # of each entry one past its place; zero: none
+        # of each entry one past its place; zero: none.  Small, and read all over: what stands
+        # around an entry is soon needed
+        place = file("place", np.int32, count, few=False)
         place.reserve(count)
         self.place = place.array
         self.entries = file("entries", np.int32, room)  # the entry at each place
@@ -110,7 +113,7 @@ class MappedRows:
     def take(self, entries: np.ndarray) -> list[np.ndarray]:
         """The rows of these entries, which are all different; new ones are made."""
         places = self._places(entries)
-        rows = [file.array.take(places, axis=0) for file in self.files]
+        rows = self._read(places)
         if self._late is not None:
             number = self.late[places]
             hit = np.flatnonzero(number)
@@ -151,11 +154,17 @@ class MappedRows:
         self.settle()
         places = self.place[entries] - 1
         absent = np.flatnonzero(places < 0)
-        rows = [file.array.take(np.maximum(places, 0), axis=0) for file in self.files]
+        rows = self._read(np.maximum(places, 0))
         if len(absent):
             for leaf, first in zip(rows, self._make(entries[absent]), strict=True):
                 leaf[absent] = first
         return rows
+
+    def _read(self, places: np.ndarray) -> list[np.ndarray]:
+        ascending = np.sort(places)
+        for file in self.files:
+            file.ahead(ascending)
+        return [file.array.take(places, axis=0) for file in self.files]
 
     def _places(self, entries: np.ndarray) -> np.ndarray:
         places = self.place[entries] - 1
@@ -215,15 +224,17 @@ class MappedRows:
         """Entries and leaves at these places, to be written."""
         rows = self.made if places is None else len(places)
 
-        def stream(array: np.ndarray) -> Stream:
+        def stream(file: Mapped) -> Stream:
             def part(start: int, stop: int) -> np.ndarray:
-                return array[self._all(start, stop) if places is None else places[start:stop]]
+                some = self._all(start, stop) if places is None else places[start:stop]
+                file.ahead(some)
+                return file.array[some]
 
-            return Stream(array.dtype, (rows, *array.shape[1:]), part)
+            return Stream(file.array.dtype, (rows, *file.array.shape[1:]), part)
 
-        yield f"entries of {self.name}", stream(self.entries.array)
+        yield f"entries of {self.name}", stream(self.entries)
         for leaf, file in zip(self.leaves, self.files, strict=True):
-            yield f"{self.name}{leaf.path}", stream(file.array)
+            yield f"{self.name}{leaf.path}", stream(file)
 
     def _all(self, start: int, stop: int) -> np.ndarray:
         """The places of some rows when all are counted through: blocks are full but for two."""
