@@ -1,4 +1,4 @@
-"""One compilation cache for all tests and sessions of a worker: many compile the same rounds.
+"""One compilation cache for all tests, workers and sessions: many compile the same rounds.
 Parsed data: each test its own."""
 
 import ctypes
@@ -6,9 +6,10 @@ import gc
 import os
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,21 @@ FLAGS = (
 )
 TRIED = (0, 6, 2), (0, 11)
 PROGRAMS = 200  # that are lowered in one context
+# Files that take longest begin first, those that wait for processes before all: one that began when
+# the others were through would leave a core idle.
+FIRST = (
+    "tests/deploy/test_flower.py",
+    "tests/test_pages.py",
+    "tests/cluster/test_ray.py",
+    "tests/cli/test_cli.py",
+    "tests/round/test_protocol.py",
+    "tests/recipes/test_laws.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Memory())
+    config.option.loadscopereorder = False  # pytest-xdist would begin with the most tests
     scratch = tempfile.TemporaryDirectory()
     config.add_cleanup(scratch.cleanup)
     os.environ["FEDSLICE_CACHE"] = str(Path(scratch.name, "0"))
@@ -51,28 +63,32 @@ def pytest_configure(config: pytest.Config) -> None:
     Contexts.use()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(FIRST)))
+
+
 def compiled(root: Path) -> Path:
-    """The folder of compiled code: each worker has its own, and begins with all that was compiled
-    in earlier sessions.  Entries are written without a rename: in one folder for all, a worker may
-    read the half of what another is writing, which is a warning and so an error."""
-    home, worker = root / ".pytest_cache" / "xla", os.environ.get("PYTEST_XDIST_WORKER", "")
-    earlier, own = home / "earlier", home / (worker or "alone")
-    for folder in (earlier, own):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not worker:  # the process that starts the others, or has none
-        for folder in home.iterdir():
-            link(folder, earlier)
-    link(earlier, own)
-    return own
+    """The folder of compiled code, one for all workers and sessions.  JAX writes entries without a
+    rename, so that a worker could read the half of what another is writing, which is a warning and
+    so an error; here they are whole at once.  They are hardly compressed: that took longer than it
+    spared.  With versions of JAX that were not tried each worker has a folder of its own."""
+    home = root / ".pytest_cache" / "xla"
+    if not TRIED[0] <= jax.__version_info__ < TRIED[1]:
+        return home / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    from jax._src import compilation_cache, lru_cache
 
+    def put(cache: Any, key: str, value: bytes) -> None:
+        entry = Path(cache.path) / f"{key}-cache"
+        if not entry.exists():
+            half = entry.with_name(f"{os.getpid()}-{threading.get_ident()}.half")
+            half.write_bytes(value)
+            half.replace(entry)
 
-def link(source: Path, target: Path) -> None:
-    """Files of one folder in another too: entries that are there are never written again."""
-    with suppress(OSError):  # a file system without links: then it is compiled again
-        for name in {each.name for each in os.scandir(source) if each.is_file()} - {
-            *os.listdir(target)
-        }:
-            os.link(source / name, target / name)
+    lru_cache.LRUCache.put = put
+    compilation_cache.compress_executable = partial(zlib.compress, level=1)
+    compilation_cache.decompress_executable = zlib.decompress
+    return home / "all"
 
 
 class Contexts(threading.local):
