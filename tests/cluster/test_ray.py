@@ -69,7 +69,7 @@ def test_processes_give_the_bits_of_one_and_so_do_those_after_a_kill(
 
 
 def test_an_error_on_a_worker_is_that_error(crew: Any) -> None:
-    member = crew.start(dict, busy=False)
+    member = crew.start(dict, busy=False, cores=1)
     with pytest.raises(KeyError, match="absent"):
         crew.get(crew.call(member, "pop", "absent"))
     crew.end(member)

@@ -23,8 +23,9 @@ class Crew(Protocol):
     shards: int
     threads: int
 
-    def start(self, kind: Callable[..., Any], *given: Any, busy: bool) -> Any:
-        """Make an object elsewhere; one that is ``busy`` wants cores of its own."""
+    def start(self, kind: Callable[..., Any], *given: Any, busy: bool, cores: int) -> Any:
+        """Make an object elsewhere; one that is ``busy`` wants cores of its own.  XLA divides its
+        work among so many ``cores`` (:mod:`fedslice.cluster.alike`)."""
 
     def call(self, member: Any, method: str, *given: Any, returns: int = 1) -> list[Any]:
         """Call a method that gives a list of ``returns`` results, or one result: their promises."""
@@ -49,7 +50,7 @@ class Here:
     """Everything in this process, one after the other.
 
     >>> crew = Here(workers=2)
-    >>> member = crew.start(list, [1, 2], busy=True)
+    >>> member = crew.start(list, [1, 2], busy=True, cores=1)
     >>> crew.get(crew.call(member, "count", 2))
     [1]
     """
@@ -59,7 +60,7 @@ class Here:
         check_sizes(workers, shards, threads)
         self.gone: list[Any] = []  # members that were lost on purpose
 
-    def start(self, kind: Callable[..., Any], *given: Any, busy: bool) -> Any:
+    def start(self, kind: Callable[..., Any], *given: Any, busy: bool, cores: int) -> Any:
         """The object itself."""
         return kind(*given)
 

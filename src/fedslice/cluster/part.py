@@ -40,6 +40,7 @@ class Assignment(NamedTuple):
     fields: frozenset[str]
     mode: str | int
     threads: int
+    cores: int  # among which XLA divides its work
 
 
 class Share(NamedTuple):

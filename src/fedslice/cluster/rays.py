@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedslice.cluster.alike import NAME
 from fedslice.cluster.crew import Lost, check_sizes, sole
 from fedslice.errors import InputError
 
@@ -31,9 +32,11 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # no cluster but that of 
 
 
 class Host:
-    """What an actor runs: one object, called by name."""
+    """What an actor runs: one object, called by name, in a process of its own, whose XLA divides
+    its work among so many ``cores``."""
 
-    def __init__(self, kind: Callable[..., Any], *given: Any) -> None:
+    def __init__(self, cores: int, kind: Callable[..., Any], *given: Any) -> None:
+        os.environ[NAME] = str(cores)  # read when the first program runs
         self.own = kind(*given)
 
     def call(self, method: str, returns: int, *given: Any) -> Any:
@@ -61,13 +64,13 @@ class Ray:
                 f" this Ray cluster has {cores}: use fewer workers, or add machines to it"
             )
 
-    def start(self, kind: Callable[..., Any], *given: Any, busy: bool) -> Any:
+    def start(self, kind: Callable[..., Any], *given: Any, busy: bool, cores: int) -> Any:
         """An actor; Ray chooses the machine, spreading them."""
         if busy:
             self._await_cores()
         options = {"num_cpus": self.threads if busy else 0, "scheduling_strategy": "SPREAD"}
         made = self.ray.remote(Host).options(max_restarts=0, max_task_retries=0, **options)
-        return made.remote(kind, *given)
+        return made.remote(cores, kind, *given)
 
     def _await_cores(self) -> None:
         """Until there are cores for one more worker: those of one that has ended are free a moment

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedslice.cluster.alike import divided, threads_here
 from fedslice.cluster.crew import Crew, Lost
 from fedslice.cluster.layout import Layout, layout
 from fedslice.cluster.part import Assignment
@@ -69,6 +70,7 @@ class ClusterRun(Run):
             frozenset(self.fields),
             self.engine.mode,
             self.crew.threads,
+            self._cores(),
         )
         found = self.layout
         trust = Trust(self.algorithm, tags, self.seed, [*found.dense], [*found.totals])
@@ -81,6 +83,13 @@ class ClusterRun(Run):
             self.eligible,
             self.remembers,
         )
+
+    def _cores(self) -> int:
+        """Among how many threads XLA divides the work of a worker: as here, unless it divides none
+        of it anywhere."""
+        most = {name: touch.most for name, touch in self.planner.touch.items()}
+        here, own = threads_here(), self.crew.threads
+        return here if divided(self.shapes.alone(most), self.engine.unit) else min(here, own)
 
     # -- what a run on one machine makes otherwise -------------------------------------------------
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedslice.cluster.alike import threads_here
 from fedslice.cluster.crew import Crew
 from fedslice.cluster.part import Assignment, Part, Share
 from fedslice.cluster.shard import Shard, Trust
@@ -32,7 +33,7 @@ class Team:
     ) -> None:
         self.crew, self.population, self.spaces = crew, population, spaces
         self.works, self.fields, self.whole = given.works, given.fields, given.whole
-        self.done, self.remembers = 0, remembers
+        self.done, self.remembers, self.cores = 0, remembers, given.cores
         self.held = ranges(eligible, len(population), crew.workers, remembers)
         self.given, self.trust = crew.share(given), None if trust is None else crew.share(trust)
         self.count = 0 if trust is None else crew.shards
@@ -67,11 +68,13 @@ class Team:
         return Population(columns, part.offsets, part.clients, {}, part.numbers)
 
     def _worker(self, number: int) -> Member:
-        return self.crew.start(Part, self.given, self.shares[number], busy=True)
+        share = self.shares[number]
+        return self.crew.start(Part, self.given, share, busy=True, cores=self.cores)
 
     def _shard(self, number: int) -> Member:
         ids = {name: space.ids[number :: self.count] for name, space in self.spaces.items()}
-        return self.crew.start(Shard, self.trust, self.count, ids, busy=False)
+        cores = threads_here()
+        return self.crew.start(Shard, self.trust, self.count, ids, busy=False, cores=cores)
 
     def revive(self) -> tuple[int, int]:
         """Start the members anew that are gone: how many workers and shards those were."""

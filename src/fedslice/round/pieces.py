@@ -68,7 +68,7 @@ def fits(equation: JaxprEqn) -> bool:
     """
     if equation.primitive.name not in LOOPS:
         return False
-    return all(_fits(each) for each in _all(equation))
+    return all(_fits(each) for each in inside(equation))
 
 
 def _fits(equation: JaxprEqn) -> bool:
@@ -82,14 +82,14 @@ def _fits(equation: JaxprEqn) -> bool:
     return name in KNOWN or adds_rows(equation)
 
 
-def _all(equation: JaxprEqn) -> Iterator[JaxprEqn]:
+def inside(equation: JaxprEqn) -> Iterator[JaxprEqn]:
     """All operations inside of one."""
     for value in equation.params.values():
         for inner in value if isinstance(value, tuple | list) else (value,):
             if isinstance(inner, Jaxpr | ClosedJaxpr) and equation.primitive.name in CONTROL:
                 for each in inner.eqns:
                     yield each
-                    yield from _all(each)
+                    yield from inside(each)
 
 
 def in_one_piece(run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:

@@ -141,13 +141,15 @@ class Shapes:
         """The same of what a client computes: from an invitation to its messages, and its first
         memory from the first model.  What the server keeps to itself (heat, its rates, its noise)
         is not in it, so that a client need not know."""
-        trees = jax.eval_shape(
-            lambda: self.trees(dict.fromkeys(self.spaces, TRACED_ROWS), still=True)
-        )
-        params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
-        traced = jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
+        traced = self.alone(dict.fromkeys(self.spaces, TRACED_ROWS))
         answers = self.algorithm.answers
         return _fingerprint(traced, f"{self.algorithm.rows}{answers or ''}")
+
+    def alone(self, sizes: Sizes) -> Any:
+        """All that a client with so many rows computes, traced."""
+        trees = jax.eval_shape(lambda: self.trees(sizes, still=True))
+        params = jax.eval_shape(self.algorithm.server.params, trees.state.server)
+        return jax.make_jaxpr(self._alone)(trees.invitation, trees.found, trees.memory, params)
 
     def weighed(self, examples: Array, fill: float) -> Array:
         """What the message of a client with so many examples weighs when all else that its stages
