@@ -118,7 +118,7 @@ def test_every_operation_of_the_list_was_compiled_here() -> None:
     used = {
         each.primitive.name
         for step in STEPS.values()
-        for each in pieces._all(jax.make_jaxpr(repeated(step))(X).eqns[-1])
+        for each in pieces.inside(jax.make_jaxpr(repeated(step))(X).eqns[-1])
     }
     assert (pieces.KNOWN | pieces.SUMS) - used <= {"copy"}
 
