@@ -46,7 +46,7 @@ def divided(traced: Any, together: int = 1) -> bool:
     """Whether anything of a traced program might be, with so many clients side by side.
 
     >>> import jax, jax.numpy as jnp
-    >>> large, small = jnp.ones((1000, 300)), jnp.ones((100, 300))
+    >>> large, small = jnp.ones((1000, 300)), jnp.ones((50, 300))
     >>> [divided(jax.make_jaxpr(lambda x: jnp.sum(x, 0))(x)) for x in (large, small)]
     [True, False]
     >>> [divided(jax.make_jaxpr(lambda x: x @ x.T)(x.T)) for x in (large.T, small)]
