@@ -61,22 +61,22 @@ bench-peers: $(READY)  ## fedslice beside other libraries; an hour, 10 GB of env
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedslice needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,flower]'
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade pip
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,flower]'
 	touch $@
 
 $(OLDEST)/.ready: pyproject.toml tests/oldest.py
 	$(PYTHON) -m venv $(OLDEST)
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
-	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
+	$(OLDEST)/bin/python -m pip install --quiet --no-compile --upgrade pip
+	$(OLDEST)/bin/python -m pip install --quiet --no-compile --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
 	touch $@
 
 # TORCH_VERSION=2.13.0+cpu asks for a build without the gigabytes for GPUs, where your index has one.
 $(TORCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip install --quiet --upgrade pip
-	$(TORCH)/bin/python -m pip install --quiet --editable '.[dev]' 'torch$(if $(TORCH_VERSION),==$(TORCH_VERSION))'
+	$(TORCH)/bin/python -m pip install --quiet --no-compile --upgrade pip
+	$(TORCH)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' 'torch$(if $(TORCH_VERSION),==$(TORCH_VERSION))'
 	touch $@
 
 clean:
