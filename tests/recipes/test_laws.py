@@ -30,6 +30,7 @@ from problems import ROWS, arrays, assert_params_close, people, run_of, state_by
 import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.model import Model
+from fedslice.round import engine
 from fedslice.simulation.run import Run
 
 # Rows that no batch touches move or matter, so that touched rows are not held rows:
@@ -199,6 +200,17 @@ def test_the_number_of_threads_is_not_in_the_bits(name: str) -> None:
     assert state_bytes(trained(name, engine="map", threads=3)) == state_bytes(
         trained(name, engine="map", threads=1)
     )
+
+
+@recipes(RECIPES, ONE)
+def test_messages_may_be_added_as_they_come(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client's message is too much, so each is added before the next client trains."""
+    whole = state_bytes(trained(name, engine="map", threads=1))
+    monkeypatch.setattr(engine, "PART", 1)
+    run = trained(name, engine="map", threads=1)
+    several = len(run.cohort(0)) > 1 and run.algorithm.reduce.plain
+    assert run.engine._size(len(run.cohort(0))) == several
+    assert state_bytes(run) == whole
 
 
 @recipes(RECIPES, ONE)

@@ -18,7 +18,7 @@ import numpy as np
 from fedslice.cluster.pieces import Room, Slots, home, join, spaces_of, split, spread
 from fedslice.cluster.shares import Range, cut_out
 from fedslice.data.population import Population
-from fedslice.reduce.total import LARGE
+from fedslice.reduce.total import one_by_one
 from fedslice.round.engine import Engine, Items
 from fedslice.round.plan import Own, Plan, Planner
 from fedslice.round.program import once
@@ -159,8 +159,8 @@ class Part:
         plan = self._plan(told)
         messages, items = self._train(told, plan, ([], []), dense, rows)
         sent, other = split(self.tags.values, {"update": messages.update, **messages.extra})
-        self.large, self.clients = [leaf for leaf in other if large(leaf)], told.clients
-        few = [leaf for leaf in other if not large(leaf)]
+        self.large, self.clients = [leaf for leaf in other if one_by_one(leaf)], told.clients
+        few = [leaf for leaf in other if not one_by_one(leaf)]
         small = Small(*_host((few, messages.weight, messages.report, items), told.clients))
         values = _host(sent, told.clients)
         where = {
@@ -268,12 +268,6 @@ class Part:
             return
         given = [jax.device_put(np.array(leaf)) for leaf in leaves]
         self.memory = jax.tree.unflatten(jax.tree.structure(self.memory), given)
-
-
-def large(stacked: Array) -> bool:
-    """Whether a dense leaf of all clients is added one by one, as
-    :func:`fedslice.reduce.total.sum_clients` does."""
-    return stacked[0].size >= LARGE
 
 
 @jax.jit

@@ -30,7 +30,7 @@ from fedslice.cluster.shard import parts_of, total_tags
 from fedslice.cluster.shares import Range, cuts
 from fedslice.cluster.team import Team
 from fedslice.round.engine import REPORT, Engine, Figures
-from fedslice.round.plan import Own, Plan, Shared
+from fedslice.round.plan import Plan, Shared
 from fedslice.round.protocol import Stacked, gather, offered
 from fedslice.types import Message, PyTree, State
 
@@ -112,7 +112,7 @@ class Central(Rounds):
         ]
         messages, items = _together(self.crew.get(calls))
         return self.engine.compiled.finish(
-            working, found, messages, items, shared, own, self.engine.key
+            working, found, messages, items, shared, own.sent or own.places, self.engine.key
         )
 
     def _host(self, tags: PyTree, tree: PyTree) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -237,8 +237,6 @@ class Sharded(Rounds):
     ) -> tuple[list[Any], Figures]:
         places, sizes = self._nowhere()
         union = {name: np.zeros(size, np.int32) for name, size in sizes.items()}
-        none = np.zeros(0, np.int32)
-        own = Own(none, none, none, (), places, {}, {})
         working = join(self.tags.state, self.blank, dense)
         after, figures = self.engine.compiled.finish(
             working,
@@ -246,7 +244,7 @@ class Sharded(Rounds):
             messages,
             items,
             Shared(np.uint32(round), union),
-            own,
+            places,
             self.engine.key,
         )
         return split(self.tags.state, after)[1], figures

@@ -1,5 +1,7 @@
 """The sum of all messages: what a server, or secure aggregation, computes."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -27,10 +29,15 @@ def sum_clients(values: Array) -> Array:
     >>> sum_clients(jnp.array([[1.0, 2.0], [4.0, 9.0]])).tolist()
     [5.0, 11.0]
     """
-    if values[0].size < LARGE:
+    if not one_by_one(values):
         return jnp.sum(values, axis=0)
     zero = jnp.zeros(values.shape[1:], values.dtype)
     return jax.lax.fori_loop(0, values.shape[0], lambda client, total: total + values[client], zero)
+
+
+def one_by_one(values: Array) -> bool:
+    """Whether :func:`sum_clients` adds one client after the other."""
+    return math.prod(values.shape[1:]) >= LARGE
 
 
 def add(cohort: Cohort) -> PyTree:

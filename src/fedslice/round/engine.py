@@ -7,7 +7,7 @@ Nothing here knows a row id.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedslice.errors import InputError
+from fedslice.round.adding import PART, Sums, cut
 from fedslice.round.plan import Own, Plan, Shared
 from fedslice.round.program import Compiled, once
 from fedslice.round.protocol import (
@@ -63,7 +64,9 @@ class Steps(NamedTuple):
     look: Callable[[State, Shared, Own, Key], Message]
     find: Callable[[Message, Shared, Own], PyTree]
     train: Callable[[State, PyTree, PyTree, Shared, Own, Key], tuple[Message, Items, PyTree]]
-    finish: Callable[[State, PyTree, Message, Items, Shared, Own, Key], tuple[State, Figures]]
+    finish: Callable[
+        [State, PyTree, Message, Items, Shared, dict[str, Any], Key], tuple[State, Figures]
+    ]
     keep: Callable[[PyTree, PyTree, Own], PyTree]
 
 
@@ -84,7 +87,8 @@ class Programs(NamedTuple):
 
 class Engine:
     """Compiles and runs rounds.  ``mode`` is ``"vmap"``, ``"scan"``, ``"map"`` or a number of
-    clients to vectorise at a time; ``alone`` says that there is never more than one client."""
+    clients to vectorise at a time; ``alone`` says that there is never more than one client.  A
+    client holds so many ``numbers``: messages of a large cohort are added as they come."""
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class Engine:
         mode: str | int,
         threads: int,
         alone: bool = False,
+        numbers: int = 0,
     ) -> None:
         known = mode in ("vmap", "scan", "map", "debug") or (isinstance(mode, int) and mode > 0)
         if not known or threads < 1:
@@ -112,6 +117,8 @@ class Engine:
         # the same bits
         self.fused = mode != "debug" and threads == 1 and (mode in ("vmap", "scan") or alone)
         self.unit = mode if isinstance(mode, int) else 1  # clients that stay together
+        adds = numbers and algorithm.reduce.plain and (mode == "map" or isinstance(mode, int))
+        self.most = max(1, PART // numbers) if adds else 0  # clients of a part
         self.plain = Steps(self._look, self._find, self._train, self._finish, self._keep)
         leaves, tree = jax.tree.flatten(tags)
         kind = ("engine", type(self), mode, self.fused, tree, tuple(leaves))
@@ -127,6 +134,7 @@ class Engine:
             programs.finish,
             programs.keep,
         )
+        self._train_part = programs.train
         self.whole, self.middle = programs.whole, programs.middle
         self.begin, self.end = programs.begin, programs.end
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -193,9 +201,46 @@ class Engine:
         found: PyTree = ()
         if self.algorithm.survey is not None:
             found = steps.find(steps.look(working, shared, own, key), shared, own)
-        messages, items, memories = steps.train(working, memory, found, shared, own, key)
-        working, figures = steps.finish(working, found, messages, items, shared, own, key)
+        given = working, memory, found, shared, own, key
+        if steps is not self.plain and (size := self._size(len(own.place))):
+            messages, items, memories, places = self._added(size, *given)
+        else:
+            messages, items, memories = steps.train(*given)
+            places = own.sent or own.places
+        working, figures = steps.finish(working, found, messages, items, shared, places, key)
         return working, steps.keep(memory, memories, own), figures
+
+    def _size(self, clients: int) -> int:
+        """How many clients train at a time where messages are added as they come; 0: the cohort is
+        small enough for all, or their sum would not do."""
+        size = cut(clients, self.threads, self.most, self.unit) if self.most else 0
+        return size if size * self.threads < clients else 0
+
+    def _added(
+        self,
+        size: int,
+        working: State,
+        memory: PyTree,
+        found: PyTree,
+        shared: Shared,
+        own: Own,
+        key: Key,
+    ) -> tuple[Message, Items, PyTree, dict[str, Any]]:
+        """The cohort in parts of ``size`` clients: messages with the same sum as all of them, what
+        else there is of each client, and the places of the messages' rows."""
+        clients = len(own.place)
+        parts = _parts(own, size, -(-clients // size))
+        sums = Sums(self.tags.values, _sizes(shared))
+        trained = self._each_part(
+            lambda part: self._train_part(working, memory, found, shared, part, key), parts
+        )
+        rest = []
+        for number, (messages, *others) in enumerate(trained):
+            part = parts[number]
+            count = min(size, clients - number * size)
+            rest.append((sums.add(messages, part.sent or part.places, count), *others))
+        few, items, memories = _joined(rest, clients)
+        return sums.messages(few), items, memories, sums.places()
 
     def in_parts(self, train: Callable[[Own], Any], own: Own) -> Any:
         """The cohort in equal parts, one thread each: compiled code runs without the interpreter's
@@ -207,16 +252,11 @@ class Engine:
         """
         clients = len(own.place)
         size = -(-clients // (self.threads * self.unit)) * self.unit
-        spare = size * self.threads - clients
-        if spare:
-            own = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], spare, axis=0)]), own)
-        parts = [
-            jax.tree.map(lambda x, a=start: x[a : a + size], own)
-            for start in range(0, size * self.threads, size)
-        ]
+        return _joined(list(self._each_part(train, _parts(own, size, self.threads))), clients)
+
+    def _each_part(self, train: Callable[[Own], Any], parts: list[Own]) -> Iterator[Any]:
         each = map if self.pool is None else self.pool.map
-        results = list(each(lambda part: jax.block_until_ready(train(part)), parts))
-        return _joined(results, clients)
+        return iter(each(lambda part: jax.block_until_ready(train(part)), parts))
 
     # -- its steps ---------------------------------------------------------------------------------
 
@@ -257,10 +297,11 @@ class Engine:
         messages: Message,
         items: Items,
         shared: Shared,
-        own: Own,
+        places: dict[str, Any],
         key: Key,
     ) -> tuple[State, Figures]:
-        total = gather(self.algorithm, self.tags.values, messages, _stacked(shared, own))
+        stacked = Stacked(places, _sizes(shared))
+        total = gather(self.algorithm, self.tags.values, messages, stacked)
         own_key = key_of(key, shared.round, SERVER)
         working, size = conclude(self.algorithm, working, found, total, own_key)
         report = {**_summary(messages.report), "update_norm": size}
@@ -305,6 +346,15 @@ class Engine:
             return jax.vmap(run)(own)
         together = self.mode if isinstance(self.mode, int) else None
         return jax.lax.map(run, own, batch_size=together)
+
+
+def _parts(own: Own, size: int, count: int) -> list[Own]:
+    """A cohort in parts of ``size`` clients, filled up with copies of the last one."""
+    spare = size * count - len(own.place)
+    if spare:
+        own = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], spare, axis=0)]), own)
+    starts = range(0, size * count, size)
+    return [jax.tree.map(lambda x, a=start: x[a : a + size], own) for start in starts]
 
 
 @partial(jax.jit, static_argnums=1)
@@ -353,8 +403,12 @@ def _one(state: State, memory: PyTree, plans: Plan, span: Any, key: Key) -> Any:
 
 def _stacked(shared: Shared, own: Own) -> Stacked:
     """Where the rows that clients send belong."""
-    sizes = {name: union.shape[0] for name, union in shared.union.items()}
-    return Stacked(own.sent or own.places, sizes)
+    return Stacked(own.sent or own.places, _sizes(shared))
+
+
+def _sizes(shared: Shared) -> dict[str, int]:
+    """How many rows the round has."""
+    return {name: union.shape[0] for name, union in shared.union.items()}
 
 
 def _drawers(own: Own) -> dict[str, Any]:

@@ -149,7 +149,9 @@ class Run:
         if self.devices != 1:
             some = local_devices(self.devices)
             return DeviceEngine(self.algorithm, self.shapes.tags, key, mode, some)
-        return Engine(self.algorithm, self.shapes.tags, key, mode, cores, alone)
+        return Engine(
+            self.algorithm, self.shapes.tags, key, mode, cores, alone, self.shapes.numbers
+        )
 
     def _make_store(self, place: str | Path) -> RamStore | DiskStore:
         ids = {name: space.ids for name, space in self.spaces.items()}
