@@ -20,8 +20,9 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 VOID = {"meta", "link", "br", "path", "use", "rect", "line", "image"}
 
 
-@pytest.fixture
-def runs(tmp_path):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("page")
     for seed in (0, 1):
         for algorithm, shift in (("fedavg", 0.0), ("fedsubavg", -0.1)):
             for rate in (0.1, 1.0):
@@ -38,6 +39,17 @@ def runs(tmp_path):
                         server_rate=server,
                     )
     return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def report(runs):
+    return content(find([runs]))
+
+
+@pytest.fixture(scope="module")
+def text(report):
+    """The page, painted once."""
+    return page(report)
 
 
 class Balanced(HTMLParser):
@@ -66,9 +78,7 @@ class Balanced(HTMLParser):
         self.links += [v for k, v in attributes if k in ("href", "src", "xlink:href")]
 
 
-def test_the_page_has_all_there_is_and_needs_nothing_else(runs):
-    report = content(find([runs]))
-    text = page(report)
+def test_the_page_has_all_there_is_and_needs_nothing_else(report, text):
     for heading in ("Results", "Learning curves", "Tuning", "Cold and hot", "Client by client"):
         assert f"<h2>{heading}</h2>" in text
     assert text.count("<svg") == len(report.pictures) >= 9
@@ -86,8 +96,7 @@ def test_the_page_has_all_there_is_and_needs_nothing_else(runs):
     assert set(re.findall(r"url\((#[^)]*)\)", text)) <= inside
 
 
-def test_what_it_says_is_what_the_runs_say(runs):
-    report = content(find([runs]))
+def test_what_it_says_is_what_the_runs_say(report):
     results, budgets = report.sections[0].tables
     assert results.head[:3] == ["algorithm", "settings chosen", "validation loss"]
     row = results.rows[1]
@@ -116,10 +125,9 @@ def test_what_it_says_is_what_the_runs_say(runs):
     assert any("fedsubavg is best" in line for line in report.findings)
 
 
-def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
-    first = write_page(content(find([runs])), tmp_path / "one.html").read_bytes()
-    again = write_page(content(find([runs])), tmp_path / "two.html").read_bytes()
-    assert first == again
+def test_the_same_runs_give_the_same_bytes(runs, text, tmp_path):
+    again = write_page(content(find([runs])), tmp_path / "again.html").read_bytes()
+    assert again == text.encode()
 
 
 @pytest.mark.parametrize("kind", few(["png", "svg", "pdf"], "pdf"))  # svg is in the page

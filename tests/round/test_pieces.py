@@ -2,13 +2,14 @@
 is compiled as it was."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kinds import few
+from kinds import few_rows
 from laws import MODEL, RECIPES
 from problems import people, run_of, state_bytes
 
@@ -190,8 +191,10 @@ def test_a_function_is_traced_anew_with_and_without_pieces() -> None:
     np.testing.assert_allclose(*[way[0] for way in ways], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", few(RECIPES, "fedsubavg", "fedrecon"))
-@pytest.mark.parametrize("mode", ["scan", "map"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    few_rows(product(RECIPES, ("scan", "map")), ("fedsubavg", "scan"), ("fedrecon", "map")),
+)
 def test_runs_have_the_bits_of_loops_as_they_are(
     name: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

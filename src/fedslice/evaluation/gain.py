@@ -24,6 +24,7 @@ from fedslice.model import Model
 from fedslice.round.batches import check_query
 from fedslice.round.engine import choose
 from fedslice.round.plan import Plan, Planner
+from fedslice.round.program import once
 from fedslice.round.store import take
 from fedslice.simulation.run import Run
 from fedslice.types import Adaptation, Array, Key, Params, Phase, Work
@@ -128,7 +129,7 @@ class Personal:
             w._replace(part=p, split=lambda _: part)
             for w, p in zip(works, ("support", "query"), strict=True)
         ]
-        self.key, self.spaces = jax.random.key(seed), population.spaces(self.model)
+        self.spaces = population.spaces(self.model)
         meet(self.model, population)
         fields = self.model.fields(population.columns)
         self.planner = Planner(population, self.spaces, halves, seed, fields=fields)
@@ -138,7 +139,9 @@ class Personal:
         plans = [self.planner.plan(0, cohort)[0] for cohort in self.cohorts]
         self.scored = max((int(plan.own.phases[1].steps.max()) for plan in plans), default=1)
         self.mode, self.threads = choose(engine, None, _numbers(self.model, population), TOGETHER)
-        self.compiled = jax.jit(self._cohort)
+        clients = Clients(adaptation, jax.random.key(seed), self.mode, leaves)
+        kind = ("clients", seed, self.mode, leaves)
+        self.compiled = once(adaptation, kind, lambda: jax.jit(clients.cohort))
 
     def ids(self) -> dict[str, np.ndarray]:
         """The rows, by space, that the population's examples need."""
@@ -209,7 +212,17 @@ class Personal:
                 plans = [self.planner.plan(0, cohort)[0] for cohort in several]
                 yield from pool.map(one, [_stopped(plan, steps, self.scored) for plan in plans])
 
-    def _cohort(self, params: Params, slots: dict[str, Array], clients: Array, phases: Any) -> Any:
+
+class Clients(NamedTuple):
+    """What clients do, apart from their data: one program for all that adapt alike."""
+
+    adaptation: Adaptation
+    key: Key
+    mode: str | int
+    leaves: bool
+
+    def cohort(self, params: Params, slots: dict[str, Array], clients: Array, phases: Any) -> Any:
+        """The numbers of every client."""
         limits = [jnp.max(phase.steps) for phase in phases]
 
         def one(given: tuple[dict[str, Array], Array, Any]) -> Any:
@@ -224,7 +237,7 @@ class Personal:
                 )
                 for p, limit in zip(mine, limits, strict=True)
             )
-            rows = take(_tags(self.model, params), params, places)
+            rows = take(_tags(self.adaptation.model, params), params, places)
             return self._client(rows, support, query, jax.random.fold_in(self.key, number))
 
         stacked = (slots, clients, phases)
@@ -233,9 +246,9 @@ class Personal:
     def _client(self, params: Params, support: Phase, query: Phase, key: Key) -> Any:
         """The numbers of one client's query examples before and after; its local leaves, and
         whether it changed others."""
-        before = {**params, **self.model.fresh(key)}
+        before = {**params, **self.adaptation.model.fresh(key)}
         after = _adapt(self.adaptation, params, support, key)
-        measure = self.model.measure
+        measure = self.adaptation.model.measure
         numbers = jax.lax.map(
             lambda batch: (measure(before, batch), measure(after, batch)), query.batches
         )
@@ -243,7 +256,7 @@ class Personal:
             return numbers, ()
         kept = [jnp.all(after[name] == leaf) for name, leaf in params.items()]
         moved = ~jnp.all(jnp.stack(kept)) if kept else jnp.zeros((), bool)
-        return numbers, ({name: after[name] for name in self.model.local}, moved)
+        return numbers, ({name: after[name] for name in self.adaptation.model.local}, moved)
 
 
 def _each(

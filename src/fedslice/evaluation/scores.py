@@ -60,7 +60,11 @@ class Evaluator:
         indexed = {field: space for space in self.spaces.values() for field in space.positions}
         plain = [name for name in model.fields(population.columns) if name not in indexed]
         read = tuple((n, population.columns[n].shape[1:]) for n in (*plain, *indexed))
-        growth = once(model, ("growth", read), lambda: self._growth([*plain, *indexed]))
+        growth, self.score = once(
+            model,
+            ("growth", read),
+            lambda: (self._growth([*plain, *indexed]), jax.jit(model.measure)),
+        )
         # as many examples at once as keep the largest intermediate result in bounds
         size = min(max(1, CHUNK // growth), max(1, population.examples))
         self.chunks = []
@@ -74,7 +78,6 @@ class Evaluator:
             self.chunks.append(
                 {name: jnp.asarray(_pad(column, size)) for name, column in chunk.items()}
             )
-        self.score = jax.jit(model.measure)
 
     def _growth(self, fields: list[str]) -> int:
         """By how many numbers an example makes the largest intermediate result larger."""

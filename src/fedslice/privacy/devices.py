@@ -107,7 +107,6 @@ def distributed(
     >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1),
     ...                            weights="uniform", stages=private)
     >>> run = fs.simulate(method, task.train, sampler=drawn)
-    >>> _ = run.train(20, progress=False)
     >>> run.algorithm.noise.kind, run.algorithm.noise.details["least"]
     ('skellam', 40)
     """

@@ -48,7 +48,6 @@ def lazy(
     >>> local = fs.client.sgd(task.model, optax.sgd(0.1), fs.Work(steps=1, batch=1))
     >>> method = fs.algorithm(local, *fs.privacy.lazy(clip=1.0, noise=0.5, sampler=drawn))
     >>> run = fs.simulate(method, task.train, sampler=drawn)
-    >>> _ = run.train(20, progress=False)
     >>> run.algorithm.noise[:4]
     ('gaussian', 0.5, 'poisson', 50)
     """

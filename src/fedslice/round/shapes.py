@@ -7,9 +7,9 @@ anything.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from fedslice.round.wire import Layout, Wire
 from fedslice.types import Algorithm, Array, Data, Key, Message, Params, Phase, PyTree, State, Work
 
 Sizes = dict[str, int]  # rows of each space
+Found = TypeVar("Found")
 TRACED_ROWS = 256  # of each space, whose first values and heat are in a program's fingerprint
 ADDRESS = re.compile("0x[0-9a-f]+")  # of Python functions, in the text of a traced program
 
@@ -67,10 +68,11 @@ class Shapes:
         columns = tuple(
             (name, column.shape[1:], _kind(column)) for name, column in population.columns.items()
         )
-        tags, likes = once(
+        known: dict[Hashable, Any] = {}  # what is found later
+        (tags, likes), self._known = once(
             algorithm,
             ("shapes", columns, *spaces),
-            lambda: row_shapes(self.trees, list(spaces), partial(self.trees, still=True)),
+            lambda: (row_shapes(self.trees, list(spaces), partial(self.trees, still=True)), known),
         )
         memory = jax.tree.map(lambda tag: tag or PER_CLIENT, tags.memory)
         values = _values(tags.arrived)
@@ -134,8 +136,12 @@ class Shapes:
     def program(self) -> str:
         """A fingerprint of what a round computes: its traced operations with every rate, factor and
         first value in them, which no part could be asked for otherwise."""
-        traced = jax.make_jaxpr(lambda: self._round(dict.fromkeys(self.spaces, TRACED_ROWS)))()
-        return _fingerprint(traced, self.algorithm.reduce.name)
+
+        def found() -> str:
+            traced = jax.make_jaxpr(lambda: self._round(dict.fromkeys(self.spaces, TRACED_ROWS)))()
+            return _fingerprint(traced, self.algorithm.reduce.name)
+
+        return self._once("program", found)
 
     def client_program(self) -> str:
         """The same of what a client computes: from an invitation to its messages, and its first
@@ -144,6 +150,14 @@ class Shapes:
         traced = self.alone(dict.fromkeys(self.spaces, TRACED_ROWS))
         answers = self.algorithm.answers
         return _fingerprint(traced, f"{self.algorithm.rows}{answers or ''}")
+
+    def _once(self, what: str, find: Callable[[], Found]) -> Found:
+        """What tracing finds for an algorithm and its first values, once for all runs of them."""
+        key = what, np.asarray(jax.random.key_data(self.key)).tobytes()
+        if key not in self._known:
+            self._known[key] = find()
+        found: Found = self._known[key]
+        return found
 
     def alone(self, sizes: Sizes) -> Any:
         """All that a client with so many rows computes, traced."""
@@ -190,9 +204,12 @@ class Shapes:
             params = self.algorithm.server.params(state.server)
             return {name: params[name] for name in self.model.tables}
 
-        one, two = jax.jit(lambda: (rows([1.0]), rows([1.0, 0.0])))()
-        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
-        return not all(np.array_equal(before, after) for before, after in pairs)
+        def found() -> bool:
+            one, two = jax.jit(lambda: (rows([1.0]), rows([1.0, 0.0])))()
+            pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+            return not all(np.array_equal(before, after) for before, after in pairs)
+
+        return self._once("restless", found)
 
     # -- tracing -----------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ secret of the server's, not a release; nor are the losses and norms of reports.
 Dense leaves are read in every round, and get their noise in every round.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -118,19 +119,24 @@ def _shown(state: Hidden, place: int, name: str, levels: int) -> PyTree:
 def walk(key: Key, rows: Array, time: Array, levels: int, like: Array) -> Array:
     """W(time) of each row, for times below 2^levels, as many numbers a row as ``like`` has: from
     both ends of an interval to its middle, to the half that has the time in it, and so on.
+    Compiled once for all times and keys, also for who only looks at rows.
 
     >>> rows, like = jnp.zeros((1, 2), jnp.uint32), jnp.zeros((1, 20_000))
     >>> w = {t: walk(jax.random.key(0), rows, jnp.int32(t), 4, like) for t in (0, 4, 7, 15)}
     >>> [round(float(w[t].var()), 1) for t in w], round(float((w[7] * w[15]).mean()), 1)
     ([0.0, 4.0, 7.0, 15.3], 7.1)
     """
+    return _walk(key, rows, time, levels, like.shape[1:])
 
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _walk(key: Key, rows: Array, time: Array, levels: int, shape: tuple[int, ...]) -> Array:
     def drawn(number: Array) -> Array:
         own = jax.random.fold_in(key, number)
 
         def one(row: Array) -> Array:
             mine = jax.random.fold_in(jax.random.fold_in(own, row[0]), row[1])
-            return jax.random.normal(mine, like.shape[1:])
+            return jax.random.normal(mine, shape)
 
         return jax.vmap(one)(rows)
 

@@ -59,8 +59,8 @@ def noise_for(
             f"no noise multiplier up to {MOST_NOISE:g} stays within epsilon {epsilon:g}: allow"
             " more, or train for fewer rounds"
         )
-    start = _least(roughly, epsilon, 1.0, 1.5, 1e-2)
-    return ceiling(_least(spent, epsilon, start, 1.01, 1e-4))
+    start = _least(roughly, epsilon, 1.0, 1.5, 1e-3)
+    return ceiling(_least(spent, epsilon, start, 1.002, 1e-4))
 
 
 def rounds_for(
@@ -135,6 +135,7 @@ def _least(
         good *= factor
     bad = good / factor
     while spent(bad) <= epsilon:
+        factor = min(factor**2, 1.5)  # the start was far off
         good, bad = bad, bad / factor
         if bad < LEAST_NOISE:
             raise InputError(
