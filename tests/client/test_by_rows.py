@@ -284,3 +284,30 @@ def test_the_compiled_loop_does_not_copy_the_table(name: str, together: bool) ->
     assert "while(" in main
     assert copied.search(main) or not together  # alone it is a copy already
     assert not copied.search(inside)
+
+
+def layers(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Products with two and with three axes, of matrices as they are and transposed."""
+    deep = jnp.tanh(jnp.einsum("bti,ij->btj", x, params["one"])).sum(1) @ params["two"].T
+    high = jax.lax.Precision.HIGHEST, jax.lax.Precision.DEFAULT
+    return jnp.sum(jnp.matmul(deep, params["one"], precision=high) ** 2)
+
+
+def test_gradients_of_matrices_are_products_and_not_their_transposes() -> None:
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    given = {"one": draw(5, 7), "two": draw(5, 7)}, draw(3, 4, 5)
+
+    def step(params: dict[str, jax.Array], x: jax.Array) -> Any:
+        grads = jax.grad(layers)(params, x)
+        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(grads)))
+        return jax.tree.map(lambda p, g: p - g / norm, params, grads), norm
+
+    found, expected = jax.jit(by_rows(step))(*given), jax.jit(step)(*given)
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, 2e-5, 1e-6), found, expected)
+    turned, plain = (
+        [each.primitive.name for each in equations(jax.make_jaxpr(way)(*given).jaxpr)]
+        for way in (by_rows(step), step)
+    )
+    assert turned.count("dot_general") == plain.count("dot_general") == 8
+    assert (turned.count("transpose"), plain.count("transpose")) == (1, 5)  # what is left: two.T

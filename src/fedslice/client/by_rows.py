@@ -25,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from fedslice.client.product import Product
 from fedslice.client.sparse import Rows, Same, Sparse
 from fedslice.types import Array
 
-Value: TypeAlias = Any  # an array, Sparse or Same
+Value: TypeAlias = Any  # an array, Sparse, Same or Product
 
 
 def by_rows(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,14 +93,14 @@ def _type(name: Any) -> Any:
 
 
 def _whole(value: Value) -> Any:
-    return value.whole if isinstance(value, Sparse | Same) else value
+    return value.whole if isinstance(value, Sparse | Same | Product) else value
 
 
 def _number(value: Value) -> Any:
     """What stands everywhere in an array, where that is one number; else None."""
     if isinstance(value, Same):
         return value.number
-    return None if isinstance(value, Sparse) or np.ndim(value) else value
+    return None if isinstance(value, Sparse | Product) or np.ndim(value) else value
 
 
 def _constant(value: Value) -> Any:
@@ -166,7 +167,9 @@ def _plus(equation: JaxprEqn, left: Value, right: Value) -> Value:
         return None
     if _is_zero(right):
         return left
-    return None if _number(right) is not None else left.plus(right)
+    if _number(right) is not None:
+        return None
+    return left.plus(right if isinstance(right, Sparse) else _whole(right))
 
 
 def _minus(equation: JaxprEqn, left: Value, right: Value) -> Value:
@@ -243,6 +246,17 @@ def _sum(equation: JaxprEqn, value: Value) -> Array | None:
     return _bind(equation, value.merged.rows[0].values)
 
 
+def _product(equation: JaxprEqn, left: Value, right: Value) -> Value:
+    _, (batch, _) = equation.params["dimension_numbers"]
+    plain = type(equation.params["precision"]) in (tuple, type(None))  # of each operand, if at all
+    return Product(_whole(left), _whole(right), equation.params) if plain and not batch else None
+
+
+def _turned(equation: JaxprEqn, value: Value) -> Value:
+    turns = isinstance(value, Product) and equation.params["permutation"] == value.turn
+    return value.turned if turns else None
+
+
 RULES: dict[str, Callable[..., Value]] = {
     "broadcast_in_dim": _fill,
     "scatter-add": _scatter,
@@ -253,6 +267,8 @@ RULES: dict[str, Callable[..., Value]] = {
     "div": _over,
     "select_n": _choose,
     "reduce_sum": _sum,
+    "dot_general": _product,
+    "transpose": _turned,
     **dict.fromkeys(("neg", "copy", "convert_element_type", "reduce_precision"), _linear),
     **dict.fromkeys(("square", "integer_pow", "abs", "sign", "max", "min", "clamp"), _zero_to_zero),
 }
