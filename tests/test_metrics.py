@@ -16,8 +16,8 @@ from fedslice.evaluation.scores import Evaluator
 
 
 def by_pairs(score: np.ndarray, label: np.ndarray) -> float:
-    gaps = score[label == 1][:, None] - score[label == 0]
-    return float(np.mean((gaps > 0) + 0.5 * (gaps == 0))) if gaps.size else float("nan")
+    high, low = score[label == 1][:, None], score[label == 0]
+    return float(np.mean((high > low) + 0.5 * (high == low))) if high.size * low.size else np.nan
 
 
 def model() -> fs.Model:
@@ -96,11 +96,16 @@ def test_auc_by_client_is_counted_pair_by_pair(kind: str) -> None:
 
 @pytest.mark.parametrize("values", [2, 30, 10**6])
 def test_auc_over_all_examples_is_counted_pair_by_pair(values: int) -> None:
-    """With almost everything tied, some of it, and nothing."""
+    """With almost everything tied, some of it, and nothing; of numbers that models compute, of
+    longer ones, and of some that are not finite."""
     rng = np.random.default_rng(values)
     score, label = rng.integers(0, values, 500) / 7, rng.integers(0, 2, 500).astype(float)
     figure = metrics.auc(lambda p, b: b["x"]).figure
-    assert figure(score, label) == pytest.approx(by_pairs(score, label), rel=1e-12)
+    below = np.where(rng.random(500) < 0.5, -score, score)  # -0 and 0 are equal
+    narrow = below.astype(np.float32).astype(float)
+    far = np.where(rng.random(500) < 0.2, rng.choice([-np.inf, np.inf], 500), narrow)
+    for each in (score, below, narrow, far):
+        assert figure(each, label) == pytest.approx(by_pairs(each, label), rel=1e-12)
     lost = np.where(rng.random(500) < 0.1, np.nan, score)  # NaN is above all, and equal to itself
     assert figure(lost, label) == figure(np.where(np.isnan(lost), 1e9, lost), label)
 

@@ -234,33 +234,56 @@ def _sums(
 
 
 def _area(score: np.ndarray, label: np.ndarray) -> float:
-    """The share of all pairs in which the positive one has the larger score, ties one half: by how
-    many negatives stand below each positive, and how many not above it."""
-    narrow = score.astype(np.float32)  # as models compute; sorted in half the time
-    score = narrow if np.array_equal(narrow, score) else score
-    good, bad = np.sort(score[label > 0.5]), np.sort(score[label <= 0.5])
-    if not len(good) or not len(bad):
+    """The share of all pairs in which the positive one has the larger score, ties one half."""
+    good = label > 0.5
+    positives = np.count_nonzero(good)
+    pairs = positives * (len(good) - positives)
+    if not pairs:
         return float("nan")
-    below = np.searchsorted(bad, good)
-    # as many are not above, but where a negative ties with it: only those are sought again
-    tied = (bad[np.minimum(below, len(bad) - 1)] == good) | np.isnan(good)
-    not_above = below.sum() + (np.searchsorted(bad, good[tied], side="right") - below[tied]).sum()
-    return float((below.sum() + not_above) / 2 / (len(good) * len(bad)))
+    score = score.astype(np.float64) + 0.0  # -0 becomes 0, to which it is equal
+    bits = score.view(np.int64)
+    if np.any(bits & 1) or not np.all(np.isfinite(score)):  # 32-bit numbers leave many bits free
+        high, low = np.sort(score[good]), np.sort(score[~good])
+        below, not_above = np.searchsorted(low, high), np.searchsorted(low, high, side="right")
+        return float((below.sum() + not_above.sum()) / 2 / pairs)
+    # the last bit says which are positive, so one sort is enough
+    bits = np.sort((bits | good).view(np.float64)).view(np.int64)
+    place = np.flatnonzero((bits & 1).astype(bool))
+    before = place.sum() - positives * (positives - 1) // 2  # negatives
+    return float((before + _ties(bits)) / pairs)
+
+
+def _ties(bits: np.ndarray) -> float:
+    """What is added to the negatives before each positive, in the order of :func:`_area`: of equal
+    scores negatives come first, which are half too many, but below zero they come last."""
+    follows = np.flatnonzero(bits[1:] == bits[:-1] ^ 1)  # where positives and negatives meet
+    last = np.append(np.flatnonzero(bits[1:] != bits[:-1]), len(bits) - 1)  # of each run of a kind
+    place = np.searchsorted(last, follows)
+    before = last[place] - np.where(place > 0, last[place - 1], -1)
+    pairs = before * (last[place + 1] - last[place])
+    return float(np.where(bits[follows] < 0, pairs, -pairs).sum() / 2)
+
+
+def _rising(score: np.ndarray) -> np.ndarray | None:
+    """Whole numbers below 2^32 that rise as the scores do, if these are 32-bit numbers: together
+    with what belongs to a score they are sorted many times faster."""
+    narrow = score.astype(np.float32) + np.float32(0)  # -0 becomes 0, to which it is equal
+    if not np.array_equal(narrow, score):  # also where one is NaN
+        return None
+    bits = narrow.view(np.int32)
+    # of numbers below zero, the larger have smaller bits
+    return (bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))).astype(np.int64) + (1 << 31)
 
 
 def _by_owner(
     score: np.ndarray, good: np.ndarray, owners: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scores, or numbers that are equal where they are, whether they are of positives, and owners;
-    by owner and rising score.  Where scores are 32-bit numbers, all three are in one whole number,
-    which is sorted many times faster."""
-    narrow = score.astype(np.float32) + np.float32(0)  # -0 becomes 0, to which it is equal
-    if not np.array_equal(narrow, score) or np.any(owners >= 1 << 30):  # also where one is NaN
+    by owner and rising score."""
+    rising = _rising(score)
+    if rising is None or np.any(owners >= 1 << 30):
         order = np.lexsort((score, owners))
         return score[order], good[order], owners[order]
-    bits = narrow.view(np.int32)
-    # of numbers below zero, the larger have smaller bits
-    rising = (bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))).astype(np.int64) + (1 << 31)
     key = np.sort(owners.astype(np.int64) << 33 | rising << 1 | good)
     return key >> 1 & 0xFFFFFFFF, (key & 1).astype(bool), key >> 33
 

@@ -141,6 +141,28 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     assert "left out" in study.read_back(tmp_path, task, 2, {}, [])[0]
 
 
+def test_runs_side_by_side_are_those_one_after_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same curves, told in the same order."""
+    told, order = [], [(n, seed) for n in ("fedavg", "fedsgd") for seed in (3, 1, 2)]
+    for jobs in ("1", "3"):
+        out = tmp_path / jobs
+        given = [*QUICK, "fedavg", "fedsgd", "--seeds", "3,1,2", "--jobs", jobs, "--json"]
+        assert main(["compare", *given, "--out", str(out)]) == 0
+        caught = capsys.readouterr()
+        lines = [json.loads(line) for line in caught.out.splitlines()]
+        assert [(line["algorithm"], line["seed"]) for line in lines] == order
+        names = [f"{name} seed {seed}: round 2" for name, seed in order]
+        seen = [caught.err.index(name) for name in names]
+        assert seen == sorted(seen)
+        told.append([(out / f"{n}-seed{s}" / "metrics.jsonl").read_bytes() for n, s in order])
+    assert told[0] == told[1]
+    assert len(set(told[0])) > 1
+    assert main(["compare", *QUICK, "fedavg", "--jobs", "-1"]) == 2
+    assert "give a number of runs side by side" in capsys.readouterr().err
+
+
 def test_a_seed_named_twice_is_no_second_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *QUICK, "fedavg", "--seeds", "1,2,1"]) == 2
     assert "a seed is named twice" in capsys.readouterr().err

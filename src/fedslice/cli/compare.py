@@ -2,16 +2,22 @@
 
 import argparse
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedslice.cli import report, study
+from fedslice.cli import report, study, tuning
 from fedslice.cli.arguments import task_arguments, training_arguments
 from fedslice.cli.catalogue import ALGORITHMS, find_method, settings_of_all
 from fedslice.cli.checks import check_algorithms, check_comparison
+from fedslice.cli.experiment import Experiment
+from fedslice.cli.folder import Line
+from fedslice.cli.live import Live
 from fedslice.cli.printing import figures_of, print_json, say
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.train import experiment_of
+from fedslice.cli.tuning import Progress, follow, side_by_side
 from fedslice.cli.wanted import free_folder, seeds_of, task_of, validated
 from fedslice.compose import check_sampler
 from fedslice.errors import DivergedError, InputError
@@ -36,26 +42,32 @@ def compare(options: argparse.Namespace) -> int:
         check_sampler(method.build(task, settings[name]), method.sampler(settings[name], task))
     out = options.out or free_folder(Path("runs"), f"{task.name}-compare")
     scorer = Scorer(task)
+    places = [
+        (name, seed, out / f"{name}-seed{seed}") for name in options.algorithms for seed in seeds
+    ]
     groups: study.Groups = {}
     failures: list[str] = []
-    for name in options.algorithms:
-        for seed in seeds:
-            folder = out / f"{name}-seed{seed}"
-            run = experiment_of(
-                options, task, name, settings[name], seed, out=folder, scorer=scorer
-            )
-            try:
-                done = run.execute()
-            except DivergedError as error:
-                failures.append(f"{name} seed {seed}: {error}")
-                say(failures[-1])
-                continue
-            groups.setdefault(name, []).append(run)
-            if options.json:
-                print_json({"algorithm": name, "seed": seed, **run.lines[-1], **done})
-            else:
-                say(f"{name} seed {seed}: {figures_of(run.lines[-1])}")
-    here = [out / f"{name}-seed{seed}" for name in options.algorithms for seed in seeds]
+    runs = [
+        experiment_of(options, task, name, settings[name], seed, out=folder, scorer=scorer)
+        for name, seed, folder in places
+    ]
+    jobs = min(tuning.jobs_of(options.jobs), len(runs))
+    progress = Progress(Live(), len(runs), jobs=jobs, compares=False)
+    work = [partial(_trained, run, progress) for run in runs]
+    for run, (done, seconds) in zip(
+        runs, side_by_side(work, jobs, options.stop, progress), strict=True
+    ):
+        name, cell = run.algorithm, f"seed {run.seed}"
+        progress.took(seconds)
+        if isinstance(done, DivergedError):
+            failures.append(f"{name} {cell}: {done}")
+            progress.ended(name, cell, str(done), None)
+            continue
+        groups.setdefault(name, []).append(run)
+        progress.ended(name, cell, figures_of(run.lines[-1]), None)
+        if options.json:
+            print_json({"algorithm": name, "seed": run.seed, **run.lines[-1], **done})
+    here = [folder for _, _, folder in places]
     for note in study.read_back(out, task, options.rounds, groups, here):
         say(note)
     if groups:
@@ -63,6 +75,20 @@ def compare(options: argparse.Namespace) -> int:
         show(groups, out, task, stream, drawn)
         print(f"one page about all of it: fedslice report {out}", file=stream)
     return DivergedError.exit_code if failures else 0
+
+
+def _trained(run: Experiment, progress: Progress) -> tuple[Line | DivergedError, float]:
+    """The last line of a run, or why it diverged, and the seconds that it took."""
+    begun = time.perf_counter()
+    run.stop.check()
+    if progress.jobs > 1:  # else it has a bar of its own
+        run.progress = False
+        follow(run, progress, run.algorithm, f"seed {run.seed}")
+    try:
+        done: Line | DivergedError = run.execute()
+    except DivergedError as error:
+        done = error
+    return done, time.perf_counter() - begun
 
 
 def can_draw() -> bool:
@@ -122,6 +148,9 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "--seeds", default="1", help="how many, or a list such as 3,7,11 (default: 1)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="runs side by side (default: one a core)"
     )
     training_arguments(parser)
     parser.set_defaults(act=compare)

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import TextIO
 
+from fedslice.cli.printing import folded
+
 UP_AND_CLEAR = "\x1b[1A\x1b[2K"  # one line up, and nothing on it
 
 
@@ -32,7 +34,7 @@ class Live:
     def tell(self, text: str) -> None:
         """A line that stays."""
         with self._lock:
-            self._change(f"{text}\n")
+            self._change(f"{folded(text, self.stream)}\n")
 
     def show(self, lines: Sequence[str]) -> None:
         """The lines at the foot from now on."""

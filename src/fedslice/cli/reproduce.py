@@ -133,7 +133,7 @@ def _run(
             given = (source, row.algorithm, settings, (rounds, every), seed, folder, about)
             make = partial(_experiment, *given, options.stop)
             jobs.append(tuning.Job(row.label, f"seed {seed}", folder, make))
-    cores = options.jobs or tuning.cores()
+    cores = tuning.jobs_of(options.jobs)
     progress = tuning.Progress(Live(), len(jobs), jobs=cores, compares=False)
     if not all((job.folder / "done.json").exists() for job in jobs):
         source, settings = rows[-1][1], rows[-1][2]

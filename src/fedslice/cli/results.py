@@ -74,7 +74,7 @@ def study(options: argparse.Namespace) -> None:
         f"{task.name} on {task.source}: {len(cells)} cells x {len(plan.seeds)} seeds ="
         f" {len(cells) * len(plan.seeds)} runs of {plan.rounds} rounds, in {out}"
     )
-    jobs = options.jobs or tuning.cores()
+    jobs = tuning.jobs_of(options.jobs)
     records = tuning.run(
         plan, options.stop, say, jobs, lambda cell, seed: _command(options, cell, seed)
     )

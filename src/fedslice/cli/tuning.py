@@ -9,12 +9,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from fedslice.cli import grid
 from fedslice.cli.experiment import Experiment
@@ -24,12 +24,13 @@ from fedslice.cli.scorer import Scorer
 from fedslice.cli.stopping import Stopping
 from fedslice.cli.text import minutes
 from fedslice.data.devices import Devices
-from fedslice.errors import DivergedError
+from fedslice.errors import DivergedError, InputError
 from fedslice.report.records import Record, read
 from fedslice.report.selection import Judge, edges
 from fedslice.report.study import study as chosen_of
 from fedslice.tasks.base import Task
 
+Made = TypeVar("Made")
 GROWS = 4  # times that --extend adds values
 About: TypeAlias = Callable[
     [grid.Cell, int], Line
@@ -69,11 +70,16 @@ class Progress:
     running: dict[tuple[str, str], int] = field(default_factory=dict)  # the round of each
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def at(self, job: "Job", number: int) -> None:
+    def at(self, name: str, cell: str, number: int) -> None:
         """A run has come to this round."""
         with self.lock:
-            self.running[job.name, job.cell] = number
+            self.running[name, cell] = number
             self._show()
+
+    def took(self, seconds: float) -> None:
+        """So long for one that was run here."""
+        self.spent += seconds
+        self.ran += seconds > 0
 
     def _show(self) -> None:
         rows = [f"  running  {name} {cell}, round {n}" for (name, cell), n in self.running.items()]
@@ -205,8 +211,7 @@ def run_all(
         experiment = job.make()
         if experiment.ended():
             return "ended before", 0.0, read(job.folder)
-        progress.at(job, 0)
-        experiment.emit = lambda line: progress.at(job, line["round"]) if "round" in line else None
+        follow(experiment, progress, job.name, job.cell)
         try:
             experiment.execute()
             words = ""
@@ -219,14 +224,43 @@ def run_all(
         try:
             for future in as_completed(waiting):
                 words, seconds, record = future.result()
-                progress.spent += seconds
-                progress.ran += seconds > 0
+                progress.took(seconds)
                 _tell(progress, waiting[future], words, record, figure)
         except BaseException:
             progress.live.show([])
             for future in waiting:
                 future.cancel()
             raise
+
+
+def side_by_side(
+    work: Sequence[Callable[[], Made]], jobs: int, stop: Stopping, progress: Progress
+) -> Iterator[Made]:
+    """What each gives, in their order; a signal lets those that are under way save first."""
+    if jobs == 1:
+        yield from (each() for each in work)
+        return
+    with stop.patient(), ThreadPoolExecutor(jobs) as pool:
+        waiting = [pool.submit(each) for each in work]
+        try:
+            for future in waiting:
+                yield future.result()
+        except BaseException:
+            progress.live.show([])
+            for future in waiting:
+                future.cancel()
+            raise
+
+
+def follow(experiment: Experiment, progress: Progress, name: str, cell: str) -> None:
+    """Show how far a run has come."""
+
+    def emit(line: Line) -> None:
+        if "round" in line:
+            progress.at(name, cell, line["round"])
+
+    progress.at(name, cell, 0)
+    experiment.emit = emit
 
 
 def _tell(progress: Progress, job: Job, words: str, record: Record, figure: str | None) -> None:
@@ -242,7 +276,15 @@ def _tell(progress: Progress, job: Job, words: str, record: Record, figure: str 
     progress.ended(job.name, job.cell, told, (Judge(figure, more), value))
 
 
-def cores() -> int:
-    """How many cells to run side by side, unless the user says."""
+def jobs_of(asked: int) -> int:
+    """How many runs side by side; 0: one a core.
+
+    >>> jobs_of(3)
+    3
+    """
+    if asked < 0:
+        raise InputError(f"--jobs {asked}: give a number of runs side by side, or 0 for one a core")
+    if asked:
+        return asked
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, found or 1)
