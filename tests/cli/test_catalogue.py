@@ -46,7 +46,7 @@ def test_every_algorithm_is_told_and_built(name: str, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     method = ALGORITHMS[name]
     assert all(part in text for part in (*method.page.body, *method.page.closing))
-    assert all(f"`{key}`" in text for key in (*method.options, *method.parts))
+    assert all(f"`{key}`" in text for key in (*method.options, *method.additions))
     assert set(method.unused) <= set(COMMON)
     built(name)
 

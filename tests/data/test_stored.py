@@ -15,7 +15,7 @@ from problems import ROWS, arrays, logistic, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.data import columns as columns_module
-from fedslice.data import kept, submodel
+from fedslice.data import derived, submodel
 from fedslice.data.population import Population
 from fedslice.errors import InputError, MissingDataError, WriteError
 from fedslice.recipes import fedsubavg
@@ -116,8 +116,8 @@ def test_what_was_computed_is_kept_by_content(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = kept.index
-    monkeypatch.setattr(kept, "index", lambda *given: calls.append(given[2]) or real(*given))
+    real = derived.index
+    monkeypatch.setattr(derived, "index", lambda *given: calls.append(given[2]) or real(*given))
     for _ in range(3):
         Population.open(folder).heat(MODEL)
     assert calls == [ROWS]

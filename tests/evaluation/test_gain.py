@@ -389,6 +389,9 @@ def test_the_model_of_one_client() -> None:
         for _ in range(3):
             user = user - RATE * 2 * (vectors @ user + 0.5 - rating) @ vectors / len(rating)
         np.testing.assert_allclose(own["user"], user, rtol=1e-5)
+        alone = population.subset(np.array([client]))  # its randomness goes with it
+        rows = {**params, "item": rows}
+        np.testing.assert_array_equal(model_of(adaptation, rows, alone)["user"], own["user"])
     tuned = model_of(
         finetune(model, optax.sgd(RATE), fs.Work(epochs=1, batch=100)), params, population, 0
     )

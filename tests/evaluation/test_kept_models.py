@@ -297,3 +297,15 @@ def test_nobody_to_judge() -> None:
     run = run_of(fs.recipes.ditto(linear(), optax.sgd(0.05), fs.Work(steps=1)), population)
     gain = kept(run, population.select(np.zeros(population.examples, bool)))
     assert np.isnan(gain.clients("loss")).all()
+
+
+def test_the_vector_of_who_never_took_part_is_its_own_wherever_it_is() -> None:
+    """Drawn by the client's number, not by its place."""
+    population, model = raters(), matrix_model()
+    together, alone = (
+        Kept(run_of(fedper(model), each, sampler=fs.sampling.full()), each)()
+        for each in (population, population.subset(np.array([2])))
+    )
+    losses = together.before.clients["loss"]
+    np.testing.assert_allclose(alone.before.clients["loss"], losses[[2]], rtol=1e-6)
+    assert len(np.unique(losses)) == len(losses)

@@ -5,16 +5,18 @@ A ``Node`` is made of a population of one.  A ``Coordinator`` has the server's s
 All that passes between them is bytes.
 """
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from kinds import few
-from laws import MODEL, RECIPES, sampler_of
+from laws import MODEL, RECIPES, avg, sampler_of
 from problems import people, run_of
 
 import fedslice as fs
@@ -40,7 +42,29 @@ def lazy_noise(model: fs.Model, population: fs.Population) -> Algorithm:
     return fs.algorithm(fs.client.sgd(model, optax.sgd(0.3), fs.Work(steps=3, batch=4)), *parts)
 
 
-METHODS = {**RECIPES, "lazy-noise": lazy_noise}
+def matrix(key: jax.Array) -> dict[str, Any]:
+    return {"bias": jnp.zeros(()), "matrix": 0.1 * jax.random.normal(key, (3, 4))}
+
+
+def of_matrix(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
+    high = fs.lookup(params["w"], batch["history"]).sum(1) @ params["matrix"]
+    return (jnp.sin(high).sum(-1) + params["bias"] - batch["x"]) ** 2
+
+
+def low_rank(model: fs.Model, population: fs.Population) -> Algorithm:
+    """Factors of a matrix, which the other recipes have none of."""
+    table = replace(model.tables["w"], shape=(3,), init=jax.nn.initializers.normal(0.1))
+    wide = fs.Model(matrix, of_matrix, {"w": table})
+    return avg(stages=[fs.stage.compress(fs.stage.low_rank(1), feedback=True)])(wide, population)
+
+
+# codes that no recipe has
+CODES = {
+    "low-rank": low_rank,
+    "sign": avg(stages=[fs.stage.compress(fs.stage.sign(), feedback=True)]),
+    "random": avg(stages=[fs.stage.compress(fs.stage.random(0.5))]),
+}
+METHODS = {**RECIPES, "lazy-noise": lazy_noise, **CODES}
 NAMES = [name for name in METHODS if name != "central"]  # which no client ever runs
 # of a recipe that is there with another option, too
 AGAIN = {"fedavg", "fedavg-weighted", "fedsubavg", "fedsubavg-adam", "fedsgd", "fedexp"}

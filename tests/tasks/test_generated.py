@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedslice.tasks.generators import kept as keeping
-from fedslice.tasks.generators import ratings
-from fedslice.tasks.generators.kept import PREFIX, kept
+from fedslice.tasks.generators import keeping, ratings
+from fedslice.tasks.generators.keeping import PREFIX, kept
 from fedslice.tasks.readers.ratings import Ratings
 
 

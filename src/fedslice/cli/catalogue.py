@@ -73,7 +73,7 @@ def settings_for(
     With ``several``, when algorithms are compared, changes that are not its own or shared are
     passed over."""
     method = find_method(algorithm)
-    known = {**COMMON, **method.options, **method.parts}
+    known = {**COMMON, **method.options, **method.additions}
     own = {key: default for key, (default, _) in known.items()}
     published = {
         key: value for key, value in task.settings.items() if key in own
@@ -139,7 +139,7 @@ def _takes(algorithm: str, settings: Settings, named: str, key: str) -> bool:
     shared one."""
     method = find_method(algorithm)
     return named == algorithm or (
-        not named and key in settings.values and key not in {**method.parts, **method.fixed}
+        not named and key in settings.values and key not in {**method.additions, **method.fixed}
     )
 
 
@@ -167,11 +167,11 @@ def _nobody(named: str, key: str, value: str, found: Mapping[str, Settings]) -> 
     if named:
         find_method(named)
         return f"{named} is not among those compared, {', '.join(found)}"
-    parts = [name for name in found if key in find_method(name).parts]
-    if parts:
+    others = [name for name in found if key in find_method(name).additions]
+    if others:
         return (
-            f"this makes {parts[0]} another method, so say for which: --set"
-            f" {parts[0]}:{key}={value}"
+            f"this makes {others[0]} another method, so say for which: --set"
+            f" {others[0]}:{key}={value}"
         )
     idle = [name for name in found if key in (*find_method(name).unused, *find_method(name).fixed)]
     if idle:

@@ -245,9 +245,7 @@ SHELLS: dict[str, Callable[[Sequence[Command]], str]] = {"bash": bash, "zsh": zs
 
 def command(options: argparse.Namespace) -> None:
     """Print the script."""
-    from fedslice.cli.parser import parser  # which has this command, too
-
-    print(SHELLS[options.shell](commands(parser())), end="")
+    print(SHELLS[options.shell](commands(options.whole)), end="")
 
 
 def add_to(commands: Any) -> None:

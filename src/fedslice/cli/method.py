@@ -62,10 +62,10 @@ class Method:
                 found |= SOURCES[name].own
             elif name not in COMMON and isinstance(parameter.default, bool | int | float | str):
                 found[name] = (parameter.default, self.page.arguments[name])
-        return {name: each for name, each in found.items() if name not in self.parts}
+        return {name: each for name, each in found.items() if name not in self.additions}
 
     @cached_property
-    def parts(self) -> Options:
+    def additions(self) -> Options:
         """Settings with which it becomes another method, so that in a comparison they must be asked
         for by name: heat, and a proximal term that is off by default."""
         heat = HEAT if "heat" in self.parameters and "heat" not in self.fixed else {}
@@ -128,7 +128,9 @@ class Method:
             *page.body,
             *page.closing,
             _listed("Settings of its own:", self.options),
-            _listed(f"What it can be combined with (in compare as {name}:KEY=VALUE):", self.parts),
+            _listed(
+                f"What it can be combined with (in compare as {name}:KEY=VALUE):", self.additions
+            ),
             f"Fixed by its definition: {fixed}." if fixed else "",
             f"Shared settings with a default of its own: {_pairs(self.defaults)}."
             if self.defaults

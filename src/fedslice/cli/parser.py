@@ -43,4 +43,6 @@ def parser() -> Parser:
         each.add_to(sub)
     for path, one in walk(parser):
         one.examples = EXAMPLES.get(path, [])
+        if path == "completion":
+            one.set_defaults(whole=parser)
     return parser

@@ -25,11 +25,11 @@ from fedslice.cli.results import add_files, write_report
 from fedslice.cli.scorer import Scorer
 from fedslice.cli.settings import Settings
 from fedslice.cli.stopping import Stopping
-from fedslice.cli.text import minutes
+from fedslice.cli.text import change_of, minutes
 from fedslice.cli.wanted import named_task, seeds_of
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError, nearest
-from fedslice.report.content import Report
+from fedslice.report.page import Report
 from fedslice.report.records import Record, read
 from fedslice.tasks.base import Task
 
@@ -170,9 +170,8 @@ def _experiment(
 
 def _fitting(row: Row, task: Task) -> list[str]:
     """A cohort of all clients, where generated data have fewer than were published."""
-    wanted = dict(change.split("=") for change in row.changes).get("cohort") or task.settings.get(
-        "cohort", 50
-    )
+    asked = {key: value for _, key, value in map(change_of, row.changes)}
+    wanted = asked.get("cohort") or task.settings.get("cohort", 50)
     most = int((task.train.counts > 0).sum())
     pooled = find_method(row.algorithm).pooled
     return [f"cohort={most}"] if not pooled and int(wanted) > most else []

@@ -13,11 +13,12 @@ from fedslice.cli.checks import check_algorithms, check_study
 from fedslice.cli.folder import Line
 from fedslice.cli.printing import say
 from fedslice.cli.repeat import command
+from fedslice.cli.text import change_of
 from fedslice.cli.wanted import devices_of, free_folder, seeds_of, task_of, validated
 from fedslice.compose import check_sampler
 from fedslice.errors import InputError, MissingDataError, nearest
 from fedslice.report import page
-from fedslice.report.content import Report, content
+from fedslice.report.content import content
 from fedslice.report.picture import KINDS
 from fedslice.report.records import Record, find
 
@@ -99,7 +100,7 @@ def _write(
     write_report(found, file, folder, kinds)
 
 
-def write_report(found: Report, file: Path, folder: Path | None, kinds: list[str]) -> None:
+def write_report(found: page.Report, file: Path, folder: Path | None, kinds: list[str]) -> None:
     """The page, and its parts as files where they are asked for."""
     page.write(found, file)
     print(f"\nreport: {file}")
@@ -110,13 +111,9 @@ def write_report(found: Report, file: Path, folder: Path | None, kinds: list[str
 
 def _command(options: argparse.Namespace, cell: grid.Cell, seed: int) -> Line:
     """The command that repeats one cell."""
-    plain = [text for text in options.set if ":" not in text.partition("=")[0]]
-    named = [
-        text.partition(":")[2]
-        for text in options.set
-        if text.partition("=")[0].startswith(f"{cell.algorithm}:")
-    ]
-    usable = [text for text in plain if text.partition("=")[0].strip() in cell.settings.values]
+    changes = [change_of(text) for text in options.set]
+    usable = [f"{k}={v}" for name, k, v in changes if not name and k in cell.settings.values]
+    named = [f"{key}={value}" for name, key, value in changes if name == cell.algorithm]
     given = [f"{key}={value}" for key, value in cell.given.items()]
     times = options.rounds, options.eval_every
     return command(options, cell.algorithm, seed, *times, [*usable, *named, *given])

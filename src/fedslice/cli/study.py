@@ -86,7 +86,7 @@ def _usual(names: Iterable[str]) -> dict[str, Any]:
     """What shared settings, and those of these algorithms, are by default."""
     known = dict(COMMON)
     for method in map(find_method, names):
-        known |= {**method.options, **method.parts}
+        known |= {**method.options, **method.additions}
     return {key: default for key, (default, _) in known.items()}
 
 

@@ -12,10 +12,10 @@ from fedslice.errors import InputError
 CHUNK = 1 << 20  # examples looked at together
 
 
-def parts(length: int) -> Iterator[slice]:
+def slices(length: int) -> Iterator[slice]:
     """Spans of examples that fit into memory.
 
-    >>> [part.stop - part.start for part in parts(2**20 + 3)]
+    >>> [part.stop - part.start for part in slices(2**20 + 3)]
     [1048576, 3]
     """
     for start in range(0, length, CHUNK):
@@ -49,7 +49,7 @@ def digest(
     state = hashlib.sha256()
     for name, column in {"": offsets, **dict(sorted(columns.items()))}.items():
         state.update(f"{name} {column.dtype} {column.shape}".encode())
-        for part in parts(len(column)):
+        for part in slices(len(column)):
             state.update(np.ascontiguousarray(column[part]).reshape(-1).view(np.uint8).data)
     for name, given in sorted(names.items()):
         state.update(json.dumps([name, [str(each) for each in given]]).encode())

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.data.columns import parts
+from fedslice.data.columns import slices
 from fedslice.data.population import Population, numeric
 from fedslice.errors import InputError
 from fedslice.model import Model
@@ -65,7 +65,7 @@ def _check_ranges(model: Model, columns: Mapping[str, np.ndarray]) -> None:
         column = columns.get(name)
         if column is None:
             continue
-        for part in parts(len(column)):
+        for part in slices(len(column)):
             _check_range(name, column[part], part.start, span)
 
 
@@ -85,7 +85,7 @@ def _check_range(name: str, column: np.ndarray, start: int, span: range) -> None
 def check_unnamed(name: str, column: np.ndarray, row: int | None) -> None:
     """No id may be that of a row which a module of another library keeps for padding: in a
     population padding is -1, and a row that is named is trained."""
-    if any((column[part] == row).any() for part in parts(len(column))):
+    if any((column[part] == row).any() for part in slices(len(column))):
         raise InputError(
             f"column {name!r} has the id {row}, which the model's embedding keeps for padding"
             f" (padding_idx): in a population padding is -1, so give np.where({name} == {row}, -1,"
@@ -131,7 +131,7 @@ def _check_padding(model: Model, population: Population) -> None:
 def _first_padded(column: np.ndarray) -> np.ndarray:
     """The first few examples that have padding."""
     found = np.zeros(0, np.int64)
-    for part in parts(len(column)):
+    for part in slices(len(column)):
         short = (column[part] < 0).reshape(part.stop - part.start, -1).any(1)
         found = np.append(found, part.start + np.flatnonzero(short)[:TRIED])
         if len(found) >= TRIED:

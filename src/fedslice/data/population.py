@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedslice.data.columns import check, digest
-from fedslice.data.kept import submodels
+from fedslice.data.derived import submodels
 from fedslice.data.stored import Writer, opened, write
 from fedslice.data.submodel import Submodels, index
 from fedslice.errors import InputError, nearest

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedslice.data.columns import check, digest, parts
+from fedslice.data.columns import check, digest, slices
 from fedslice.errors import InputError, MissingDataError
 from fedslice.files.arrays import Arrays, array_of, checked, sampled, save, write_json
 from fedslice.files.writing import writing
@@ -179,7 +179,7 @@ def write(
 ) -> None:
     """A population as it is, a part at a time."""
     with Writer(folder, names) as writer:
-        for part in parts(int(offsets[-1])):
+        for part in slices(int(offsets[-1])):
             writer.append({name: column[part] for name, column in columns.items()})
         writer.owned(clients, np.diff(offsets), numbers)
 

@@ -349,7 +349,7 @@ def model_of(
             adaptation,
             take(tags, params, slots),
             phase,
-            jax.random.fold_in(jax.random.key(seed), client),
+            jax.random.fold_in(jax.random.key(seed), int(population.numbers[client])),
         )
 
     first = jax.tree.map(lambda leaf: leaf[0], (_slots(plan), plan.own.phases))

@@ -76,7 +76,7 @@ class Kept:
             slots, places = self._rows(plan)
             memory, drawers = self.run.remembered({PER_CLIENT: plan.own.place, **places})
             numbers = self.compiled(
-                params, memory[0], slots, drawers, plan.own.place, plan.own.phases[0].batches
+                params, memory[0], slots, drawers, plan.own.number, plan.own.phases[0].batches
             )
             real = plan.own.phases[0].real
             owners.append(np.broadcast_to(plan.own.place[:, None, None], real.shape)[real])
@@ -103,7 +103,7 @@ class Kept:
         memory: PyTree,
         slots: dict[str, Array],
         drawers: dict[str, Array],
-        clients: Array,
+        numbers: Array,
         batches: dict[str, Array],
     ) -> Any:
         tables = {name: self.model.space_of.get(name, "") for name in params}
@@ -124,7 +124,7 @@ class Kept:
                 lambda batch: (measure(before, batch), measure(after, batch)), batches
             )
 
-        stacked = (slots, drawers, clients, batches)
+        stacked = (slots, drawers, numbers, batches)
         return jax.vmap(one)(stacked) if self.mode == "vmap" else jax.lax.map(one, stacked)
 
 

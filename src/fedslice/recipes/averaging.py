@@ -58,7 +58,7 @@ def fedavg(
             its examples in batches of 32.
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -123,7 +123,7 @@ def fedsubavg(
             gives c_m.
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
         stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
@@ -169,7 +169,7 @@ def fedsgd(
     Args:
         model: what is trained, a ``fs.Model``.
         server: the server's optax optimizer; its rate is the learning rate.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.

@@ -52,7 +52,7 @@ def fedpa(
         batch: examples in a mini-batch; there are burn_in + samples x window of them.
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -116,7 +116,7 @@ def fedmid(
         regulariser: psi, such as ``fs.prox.l1(0.001)``.
         server_only: leave the prox to the server: FedMiD-OSP.
         server_rate: eta_s, factor on the mean update.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -178,7 +178,7 @@ def feddualavg(
             its examples in batches of 32.
         regulariser: psi, such as ``fs.prox.l1(0.001)``.
         server_rate: eta_s, factor on the mean update.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.

@@ -152,7 +152,7 @@ def superquantile(
         share: of the cohort that counts (our choice).
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -206,7 +206,7 @@ def ifca(
             its examples in batches of 32.
         models: k (our choice).
         spread: size of the noise that makes them differ at first.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         stages: what happens to messages before the mean, such as ``fs.stage.clip(1.0)``.
         reduce: what takes the place of the sum over clients: ``fs.reduce.worst(share)``, if any.
 

@@ -49,7 +49,7 @@ def ditto(
         personal_work: the work on them; by default the same batches.
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -108,7 +108,7 @@ def fedper(
             its examples in batches of 32.
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.

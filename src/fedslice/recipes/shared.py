@@ -88,7 +88,7 @@ def clients_of(population: Population | Heat) -> int:
     return int((population.counts > 0).sum())
 
 
-def weight_of_all(population: Population | Heat, weights: Weights) -> float:
+def weight_of_all(population: Population | Heat, weights: str) -> float:
     """The weight of all clients together: N, or their examples.
 
     >>> people = Population.from_arrays([7, 7, 9], item=[0, 2, 2])

@@ -42,7 +42,7 @@ def mime(
             clients' steps.
         work: a client's work in a round, ``fs.Work(steps=10, batch=5)``; by default one pass over
             its examples in batches of 32.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``, needed if the model has tables: corrects the update, not
             what was surveyed.
         coefficient: what clients count for in the heat's coefficients, by default as in
@@ -96,7 +96,7 @@ def mimelite(
         optimizer: U, as for ``mime``.
         work: a client's work in a round, ``fs.Work(steps=10, batch=5)``; by default one pass over
             its examples in batches of 32.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -156,7 +156,7 @@ def feddane(
         work: a client's work in a round, ``fs.Work(steps=10, batch=5)``; by default one pass over
             its examples in batches of 32.
         mu: strength of the pull to the global model (our choice).
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``, needed if the model has tables: corrects the update, not
             what was surveyed.
         coefficient: what clients count for in the heat's coefficients, by default as in

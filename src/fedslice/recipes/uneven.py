@@ -47,7 +47,7 @@ def fedprox(
         mu: strength of the pull to the global model (Ding et al. 2022).
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.
@@ -108,7 +108,7 @@ def fednova(
         schedule: a factor on the clients' rate by the number of rounds done.
         server: the server's optax optimizer, which gets minus the mean update; by default plain
             averaging, SGD with rate 1.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.

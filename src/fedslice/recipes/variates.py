@@ -22,7 +22,7 @@ def scaffold(
     population: Population | Heat,
     option: int = 2,
     server_rate: float = 1.0,
-    weights: Weights = "uniform",
+    weights: str = "uniform",
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
 ) -> Algorithm:
@@ -88,7 +88,7 @@ def scaffold_heat(
     population: Population | Heat,
     option: int = 2,
     server_rate: float = 1.0,
-    weights: Weights = "uniform",
+    weights: str = "uniform",
     stages: Sequence[Stage] = (),
     reduce: Reduce | None = None,
 ) -> Algorithm:
@@ -171,7 +171,7 @@ def scaffold_approximate(
         population: the ``fs.Population`` that will be trained on, or its heat: tells N and the
             number of examples.
         sampler: the one that will draw the clients, such as ``fs.sampling.uniform(50)``: tells K.
-        weights: what clients count for, ``"examples"`` or ``"uniform"``.
+        weights: what clients count for, ``"examples"``, ``"uniform"`` or a function of the message.
         heat: ``population.heat(model)``: corrects the rows of tables as FedSubAvg does.
         coefficient: what clients count for in the heat's coefficients, by default as in
             ``weights``; ``"examples"`` with ``sampling.weighted``.

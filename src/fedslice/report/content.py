@@ -1,42 +1,13 @@
 """A report: findings in sentences, and sections with tables and pictures."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from fedslice.report import sections as show
 from fedslice.report.findings import findings, warnings
+from fedslice.report.page import Report
 from fedslice.report.people import clients
-from fedslice.report.picture import Picture
 from fedslice.report.records import Record
-from fedslice.report.sections import Section
 from fedslice.report.study import study
-from fedslice.report.tables import Table
-
-
-class Report(NamedTuple):
-    """All of it; ``repeat`` has the command of every run, if it is known."""
-
-    title: str
-    lead: str
-    findings: Sequence[str]
-    warnings: Sequence[str]
-    sections: Sequence[Section]
-    repeat: Mapping[str, str]
-
-    def _repr_html_(self) -> str:
-        from fedslice.report.page import notebook  # which draws reports
-
-        return notebook(self)
-
-    @property
-    def tables(self) -> list[Table]:
-        """Every table."""
-        return [table for section in self.sections for table in section.tables]
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """Every picture."""
-        return [picture for section in self.sections for picture in section.pictures]
 
 
 def content(records: Sequence[Record], figure: str | None = None) -> Report:

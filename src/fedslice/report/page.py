@@ -1,17 +1,42 @@
 """One self-contained page: no network, light and dark, readable on a phone and on paper."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from fedslice.errors import InputError
 from fedslice.files.writing import atomic_write, writing
-from fedslice.report.content import Report
 from fedslice.report.picture import KINDS, Picture
 from fedslice.report.sections import Section
+from fedslice.report.tables import Table
 
 TEXTS = ("txt", "csv", "tex")
+
+
+class Report(NamedTuple):
+    """All of it; ``repeat`` has the command of every run, if it is known."""
+
+    title: str
+    lead: str
+    findings: Sequence[str]
+    warnings: Sequence[str]
+    sections: Sequence[Section]
+    repeat: Mapping[str, str]
+
+    def _repr_html_(self) -> str:
+        return notebook(self)
+
+    @property
+    def tables(self) -> list[Table]:
+        """Every table."""
+        return [table for section in self.sections for table in section.tables]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Every picture."""
+        return [picture for section in self.sections for picture in section.pictures]
 
 
 def page(report: Report) -> str:

@@ -52,7 +52,7 @@ def lift(traced: ClosedJaxpr) -> Lifted:
 
 def _structure(inner: Jaxpr | ClosedJaxpr, values: list[Any]) -> Hashable:
     """Operations with numbers for their variables; constants are put into ``values``."""
-    jaxpr, consts = parts(inner)
+    jaxpr, consts = contents(inner)
     numbers: dict[Any, int] = {}
 
     def name(variable: Any) -> Hashable:
@@ -119,7 +119,7 @@ class _Itself:
         return id(self.value)
 
 
-def parts(inner: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+def contents(inner: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     """Operations, and constants that are arrays."""
     return (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from fedslice.round import pieces
-from fedslice.round.constants import CALLS, constant, divides, is_lifted, opened, parts
+from fedslice.round.constants import CALLS, constant, contents, divides, is_lifted, opened
 
 How: TypeAlias = Choice["as it is", "in pieces", "inside"]
 
@@ -22,7 +22,7 @@ class Filled:
     def __init__(
         self, inner: Jaxpr | ClosedJaxpr, values: Iterator[Any], how: How = "as it is"
     ) -> None:
-        self.jaxpr, consts = parts(inner)
+        self.jaxpr, consts = contents(inner)
         self.consts = [next(values) for _ in consts]
         self.steps = [_Step(equation, values, how) for equation in self.jaxpr.eqns]
         self.same: bool = not consts and all(step.same for step in self.steps)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedslice.errors import InputError
-from fedslice.tasks.generators.kept import kept
+from fedslice.tasks.generators.keeping import kept
 from fedslice.tasks.readers.ratings import AGES, GENDERS, Ratings
 
 # Figures of MovieLens-1M. Knots are (quantile, value), fitted to the published summary figures.
