@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.reduce.holders import SLACK, distances, expand, full, masses, unweighted
-from fedslice.reduce.total import add
+from fedslice.reduce.sums import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 # Of 9 clients at random, a fifth of all being bad, 1 time in 50 the bad are the majority; of 3,

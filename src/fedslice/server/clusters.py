@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.client.cluster import pick
+from fedslice.client.clusters import pick
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Server

@@ -9,7 +9,7 @@ With tables a client keeps c_i for its own rows only, and all of them move in ev
 works on all of S(i). Rows that it does not hold have g = 0 and c_i = 0 for ever: in a dense model
 they move by -eta c a step, which needs no client.  So of its own rows it sends how they differ from
 that, y - x + tau eta c, with tau eta, and the server does the rest
-(:mod:`fedslice.server.scaffold`): the published method, to rounding, on slices."""
+(:mod:`fedslice.server.variates`): the published method, to rounding, on slices."""
 
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.reduce.holders import SLACK, full, unweighted, updates, weighted
-from fedslice.reduce.total import add
+from fedslice.reduce.sums import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 HUGE = 3e38  # of clients that cannot be compared: worse than all others, better than the dead

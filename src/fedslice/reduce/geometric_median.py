@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.reduce.holders import distances, expand, full, masses, unweighted, weighted
-from fedslice.reduce.total import add
+from fedslice.reduce.sums import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 

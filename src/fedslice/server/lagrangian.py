@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.server.scaffold import check_clients
+from fedslice.server.variates import check_clients
 from fedslice.types import Key, Message, Params, Rows, Server
 
 
