@@ -24,7 +24,7 @@ from lstm import BATCH, RATE, STEPS, VOCABULARY, K, people
 import fedslice as fs
 from fedslice.cluster.crew import Here
 from fedslice.models.classifier_lstm import classifier_lstm
-from fedslice.reduce.total import LARGE
+from fedslice.reduce.sums import LARGE
 from fedslice.types import Algorithm
 
 

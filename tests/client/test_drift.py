@@ -22,7 +22,7 @@ import fedslice as fs
 from fedslice.data.population import Population
 from fedslice.model import Model
 from fedslice.simulation.run import Run
-from fedslice.stage.nova import progress
+from fedslice.stage.normalising import progress
 from fedslice.tasks.quadratic import Quadratic, random_quadratic
 from fedslice.types import Algorithm
 

@@ -12,7 +12,7 @@ from kinds import few
 from problems import assert_params_close, run_of
 
 import fedslice as fs
-from fedslice.client.posterior import posterior_update
+from fedslice.client.posteriors import posterior_update
 from fedslice.data.population import Population
 from fedslice.model import Model
 

@@ -23,7 +23,7 @@ from problems import logistic, people, run_of, state_bytes
 
 import fedslice as fs
 from fedslice.errors import InputError
-from fedslice.server.lazy_noise import walk
+from fedslice.server.random_walks import walk
 from fedslice.types import Algorithm, Stage
 
 GROUP, GROUPS, SPARE, ROUNDS = 3000, 4, 3000, 7

@@ -14,7 +14,7 @@ from scipy import stats
 
 import fedslice as fs
 from fedslice.errors import InputError
-from fedslice.stage.skellam import rounded, rounded_norm, whole_noise
+from fedslice.stage.shared_noise import rounded, rounded_norm, whole_noise
 from fedslice.types import Algorithm
 
 ROWS = 6000

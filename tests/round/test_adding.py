@@ -9,7 +9,7 @@ import pytest
 from problems import ROWS, people, run_of, state_bytes
 
 import fedslice as fs
-from fedslice.reduce.total import LARGE
+from fedslice.reduce.sums import LARGE
 from fedslice.round import engine
 from fedslice.round.adding import Sums, cut
 

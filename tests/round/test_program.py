@@ -17,7 +17,7 @@ from fedslice.round import program
 from fedslice.round.constants import lift
 from fedslice.round.filled import Filled
 from fedslice.round.program import Compiled, once
-from fedslice.stage.skellam import whole_noise
+from fedslice.stage.shared_noise import whole_noise
 from fedslice.types import Algorithm
 
 X = jnp.linspace(-2.0, 2.0, 12).reshape(4, 3)

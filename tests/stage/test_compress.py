@@ -13,7 +13,7 @@ from problems import assert_params_close, logistic, people, run_of
 
 import fedslice as fs
 from fedslice.stage.codes import opened
-from fedslice.stage.compress import Compressor
+from fedslice.stage.compression import Compressor
 from fedslice.types import ClientReport, Message
 
 VALUES = jnp.array([3.0, -1.0, 0.5, 0.0, -0.25, 2.0, 0.0, 0.01])

@@ -10,7 +10,7 @@ import pytest
 import fedslice as fs
 from fedslice.errors import InputError
 from fedslice.heat import Heat
-from fedslice.stage.clip import norm
+from fedslice.stage.clipping import norm
 from fedslice.stage.codes import Steps, opened
 from fedslice.types import ClientReport, Message, Stage
 

@@ -15,7 +15,7 @@ from fedslice.cli.trackers import check_tracker
 from fedslice.cli.wanted import devices_of
 from fedslice.cli.workloads import outline
 from fedslice.errors import InputError, nearest
-from fedslice.stage.mean import WEIGHTS
+from fedslice.stage.averaging import WEIGHTS
 
 ENGINES = ("auto", "vmap", "scan", "map", "debug")
 

@@ -12,7 +12,7 @@ from fedslice.cli.optimizers import CONSTANTS, OPTIMIZERS, Rate, constants, opti
 from fedslice.cli.text import built, parse
 from fedslice.errors import InputError, nearest
 from fedslice.reduce.coordinate import QUORUM
-from fedslice.stage.compress import Compressor
+from fedslice.stage.compression import Compressor
 from fedslice.types import Reduce, Stage, Work
 
 Options = Mapping[str, tuple[Any, str]]

@@ -26,8 +26,8 @@ from fedslice.privacy.devices import distributed, local
 from fedslice.privacy.trusted import central
 from fedslice.prox import Regulariser
 from fedslice.round.program import once
-from fedslice.stage.ball import Adapt
-from fedslice.stage.secure import secure
+from fedslice.stage.bounding import Adapt
+from fedslice.stage.secure_sums import secure
 from fedslice.tasks.base import Task
 from fedslice.types import Answers, Stage, Work
 

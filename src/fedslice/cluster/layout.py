@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedslice.cluster.pieces import split
 from fedslice.cluster.rowwise import ANY, rowwise
 from fedslice.cluster.shard import message_of, parts_of, total_tags
-from fedslice.reduce.total import LARGE
+from fedslice.reduce.sums import LARGE
 from fedslice.round.program import once
 from fedslice.round.protocol import conclude, offered
 from fedslice.round.shapes import Shapes

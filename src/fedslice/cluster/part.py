@@ -18,7 +18,7 @@ import numpy as np
 from fedslice.cluster.pieces import Room, Slots, home, join, spaces_of, split, spread
 from fedslice.cluster.shares import Range, cut_out
 from fedslice.data.population import Population
-from fedslice.reduce.total import one_by_one
+from fedslice.reduce.sums import one_by_one
 from fedslice.round.engine import Engine, Items
 from fedslice.round.plan import Own, Plan, Planner
 from fedslice.round.program import once

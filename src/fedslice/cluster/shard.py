@@ -16,7 +16,7 @@ import numpy as np
 
 from fedslice.cluster.part import Push
 from fedslice.cluster.pieces import Room, Slots, join, padded, spaces_of, split
-from fedslice.reduce.total import sum_rows
+from fedslice.reduce.sums import sum_rows
 from fedslice.round.program import once
 from fedslice.round.protocol import SERVER, Tags, conclude, key_of, offered
 from fedslice.round.shapes import first_state

@@ -24,7 +24,7 @@ from fedslice.deploy.schema import Registered
 from fedslice.errors import InputError
 from fedslice.round import protocol
 from fedslice.round.wire import HEAD, TOLD, Layout, Wire
-from fedslice.stage.clip import norm
+from fedslice.stage.clipping import norm
 from fedslice.types import Algorithm, Message, Work
 
 ROUNDING = 1 + 1e-6  # sums of examples are 32-bit floats

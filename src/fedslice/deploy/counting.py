@@ -30,7 +30,7 @@ from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.privacy.heat import Reports, Response, Summed, estimate
 from fedslice.privacy.secure.parts import Parts, dense
-from fedslice.stage.skellam import whole_noise
+from fedslice.stage.shared_noise import whole_noise
 
 NAME = "heat-journal"
 NOBODY = "0" * 16  # heat comes before there is a program

@@ -200,7 +200,7 @@ def released(stages: Sequence[Stage], sums: np.ndarray, seed: int) -> np.ndarray
     them, of an algorithm whose clients send updates alone (no adaptive bound).
 
     >>> from fedslice.data.sampling import poisson
-    >>> from fedslice.stage.noise import noise
+    >>> from fedslice.stage.gaussian import noise
     >>> float(released([noise(3.0, poisson(5))], np.zeros(10_000), seed=0).std().round(1))
     3.0
     """

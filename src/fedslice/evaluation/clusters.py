@@ -5,7 +5,7 @@ from typing import TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.client.cluster import models_in, pick
+from fedslice.client.clusters import models_in, pick
 from fedslice.data.halves import QUERY, SUPPORT
 from fedslice.data.halves import assign as split
 from fedslice.data.population import Population

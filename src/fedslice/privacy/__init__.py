@@ -10,4 +10,4 @@ from fedslice.privacy.ftrl import matrix as matrix
 from fedslice.privacy.large import lazy as lazy
 from fedslice.privacy.ledger import spent as spent
 from fedslice.privacy.trusted import central as central
-from fedslice.stage.ball import Adapt as Adapt
+from fedslice.stage.bounding import Adapt as Adapt

@@ -12,10 +12,10 @@ ways: a client that asked for its own rows, or sent them alone, would tell what 
 from fedslice.data.sampling import Sampler
 from fedslice.heat import Heat
 from fedslice.privacy.trusted import accountable
-from fedslice.stage.ball import ball
-from fedslice.stage.mean import mean
-from fedslice.stage.noise import local_noise
-from fedslice.stage.skellam import skellam
+from fedslice.stage.averaging import mean
+from fedslice.stage.bounding import ball
+from fedslice.stage.gaussian import local_noise
+from fedslice.stage.shared_noise import skellam
 from fedslice.types import Stage
 
 
@@ -82,10 +82,10 @@ def distributed(
     sum hides the shares: give them to a recipe as ``stages=``, with ``weights="uniform"``.
 
     Any ``least`` clients together add Skellam noise of variance (z l2)^2 to the sum, on all rows;
-    l2 is the norm that rounding to whole numbers is kept to (:mod:`fedslice.stage.skellam`).  A
-    round to which fewer came is thrown away.  A simulation adds the sum of the shares, the same in
-    law.  Bytes are those of 32 bits for every number of all rows, without what a secure sum's own
-    keys and masks need.
+    l2 is the norm that rounding to whole numbers is kept to (:mod:`fedslice.stage.shared_noise`).
+    A round to which fewer came is thrown away.  A simulation adds the sum of the shares, the same
+    in law.  Bytes are those of 32 bits for every number of all rows, without what a secure sum's
+    own keys and masks need.
 
     Args:
         clip: the bound C on the norm of a client's update (of A times it, with heat).

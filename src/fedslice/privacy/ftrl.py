@@ -8,9 +8,9 @@
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
-from fedslice.stage.ball import ball
+from fedslice.stage.averaging import mean
+from fedslice.stage.bounding import ball
 from fedslice.stage.correlated import Strategy, correlated_noise
-from fedslice.stage.mean import mean
 from fedslice.types import Stage
 
 

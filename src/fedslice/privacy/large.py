@@ -2,16 +2,16 @@
 
     [ball, mean with a fixed denominator], and a server that adds the noise to rows as they are read
 
-(:mod:`fedslice.server.lazy_noise`).
+(:mod:`fedslice.server.random_walks`).
 """
 
 from fedslice.data.sampling import Sampler
 from fedslice.heat import Heat
 from fedslice.privacy.trusted import accountable
-from fedslice.server.lazy_noise import lazy_noise
-from fedslice.stage.ball import ball
-from fedslice.stage.mean import mean
-from fedslice.stage.noise import check_multiplier
+from fedslice.server.random_walks import lazy_noise
+from fedslice.stage.averaging import mean
+from fedslice.stage.bounding import ball
+from fedslice.stage.gaussian import check_multiplier
 from fedslice.types import Noise, Server, Stage
 
 

@@ -17,9 +17,9 @@ from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.privacy.accounting.local import split_noise
-from fedslice.stage.ball import Adapt, ball
-from fedslice.stage.mean import mean
-from fedslice.stage.noise import noise as add_noise
+from fedslice.stage.averaging import mean
+from fedslice.stage.bounding import Adapt, ball
+from fedslice.stage.gaussian import noise as add_noise
 from fedslice.types import Stage
 
 

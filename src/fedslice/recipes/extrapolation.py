@@ -34,9 +34,9 @@ from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.recipes.shared import Optimizer, compose
-from fedslice.stage.clip import norm
+from fedslice.stage.averaging import coefficients
+from fedslice.stage.clipping import norm
 from fedslice.stage.codes import opened
-from fedslice.stage.mean import coefficients
 from fedslice.types import Algorithm, Array, Key, Message, Params, PyTree, Rows, Stage, Work
 
 

@@ -2,7 +2,7 @@
 
 from fedslice.reduce.coordinate import median as median
 from fedslice.reduce.coordinate import trimmed as trimmed
-from fedslice.reduce.geometric import geometric as geometric
-from fedslice.reduce.krum import krum as krum
-from fedslice.reduce.krum import worst as worst
-from fedslice.reduce.total import total as total
+from fedslice.reduce.geometric_median import geometric as geometric
+from fedslice.reduce.selection import krum as krum
+from fedslice.reduce.selection import worst as worst
+from fedslice.reduce.sums import total as total

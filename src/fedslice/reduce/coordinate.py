@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.reduce.holders import SLACK, distances, expand, full, masses, unweighted
-from fedslice.reduce.total import add
+from fedslice.reduce.sums import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 # Of 9 clients at random, a fifth of all being bad, 1 time in 50 the bad are the majority; of 3,
@@ -33,8 +33,11 @@ def trimmed(share: float, quorum: int = QUORUM) -> Reduce:
 
     Rows that fewer than ``quorum`` clients of the round hold are bounded in norm first; 0 for none.
 
-    >>> trimmed(0.2).name
-    'trimmed(0.2)'
+    >>> from fedslice.types import ClientReport
+    >>> sent, ones = {"update": jnp.array([1.0, 2.0, 3.0, 90.0])}, jnp.ones(4)
+    >>> cohort = Cohort(sent, ones, ClientReport(*[ones] * 4), {"update": ""}, {}, {})
+    >>> jax.jit(lambda: trimmed(0.25, quorum=0).apply(cohort))()  # 2.5 of 2 and 3, times four
+    ({'update': Array(10., dtype=float32)}, Array(4., dtype=float32))
     """
     if not 0 <= share < 0.5:
         raise InputError(
@@ -48,8 +51,13 @@ def median(quorum: int = QUORUM) -> Reduce:
     """The median of each number; rows that fewer than ``quorum`` clients of the round hold are
     bounded in norm first.
 
-    >>> median().name
-    'median'
+    >>> from fedslice.types import ClientReport
+    >>> sent, ones = {"update": jnp.array([1.0, 2.0, 9.0, 90.0])}, jnp.ones(4)
+    >>> cohort = Cohort(sent, ones, ClientReport(*[ones] * 4), {"update": ""}, {}, {})
+    >>> jax.jit(lambda: median(quorum=0).apply(cohort))()  # 5.5, times four clients
+    ({'update': Array(22., dtype=float32)}, Array(4., dtype=float32))
+    >>> jax.jit(lambda: median().apply(cohort)[0])()  # first 9 and 90 come down to norm 5.5
+    {'update': Array(15., dtype=float32)}
     """
     return _reduction("median", None, quorum)
 

@@ -3,7 +3,7 @@
 All messages of a cohort take as much memory as the cohort has clients, and are written only to be
 read once.  Where the server needs no more than their sum, clients train in parts of a few, and each
 part is added to the sums while the next ones train.  Parts come in the order of the clients and are
-added client by client, as :mod:`fedslice.reduce.total` does with all of them: the same bits.
+added client by client, as :mod:`fedslice.reduce.sums` does with all of them: the same bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.reduce.total import one_by_one
+from fedslice.reduce.sums import one_by_one
 from fedslice.types import Array, Message, PyTree
 
 PART = 1 << 22  # numbers in the messages of a part: they stay in a cache until they are added

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 
 from fedslice.reduce.holders import expand
 from fedslice.round.store import take
-from fedslice.stage.clip import norm
+from fedslice.stage.averaging import scale
+from fedslice.stage.clipping import norm
 from fedslice.stage.codes import opened
-from fedslice.stage.mean import scale
 from fedslice.types import Algorithm, Array, Client, Cohort, Data, Key, Message, PyTree, State
 
 Memory: TypeAlias = tuple[PyTree, tuple[PyTree, ...]]

@@ -19,7 +19,12 @@ def mirror(regulariser: Regulariser, rate: float = 1.0) -> Server:
     """``rate`` is eta_s.
 
     >>> from fedslice.prox import l1
-    >>> server = mirror(l1(0.1))
+    >>> from fedslice.types import ClientReport
+    >>> mean, time = {"w": jnp.array([3.0, 0.25])}, {"time": jnp.array(0.5)}
+    >>> told = Message(mean, jnp.ones(()), ClientReport(*[jnp.ones(1)] * 4), time)
+    >>> server = mirror(l1(1.0))
+    >>> server.step(server.init({"w": jnp.zeros(2)}, {}), told, jax.random.key(0))  # shrunk by 0.5
+    {'w': Array([2.5, 0. ], dtype=float32)}
     """
 
     def step(state: PyTree, message: Message, key: Key) -> PyTree:
@@ -40,7 +45,13 @@ def dual(regulariser: Regulariser, rate: float = 1.0) -> Server:
     """``rate`` is eta_s; the offer is (z, t).
 
     >>> from fedslice.prox import l1
-    >>> server = dual(l1(0.1))
+    >>> from fedslice.types import ClientReport
+    >>> mean, time = {"w": jnp.array([3.0, 0.25])}, {"time": jnp.array(0.5)}
+    >>> told = Message(mean, jnp.ones(()), ClientReport(*[jnp.ones(1)] * 4), time)
+    >>> server = dual(l1(1.0))
+    >>> state = server.step(server.init({"w": jnp.zeros(2)}, {}), told, jax.random.key(0))
+    >>> state.z, server.params(state)  # z is kept as it is, the model is shrunk
+    ({'w': Array([3.  , 0.25], dtype=float32)}, {'w': Array([2.5, 0. ], dtype=float32)})
     """
 
     def init(params: Params, rows: Rows) -> Dual:

@@ -484,7 +484,15 @@ class Run:
     def table(self, name: str, ids: np.ndarray) -> np.ndarray:
         """Rows of one table; a row that was never trained has its first value.
 
-        >>> # run.table("item", np.array([3, 17]))
+        >>> import optax, fedslice as fs
+        >>> task = fs.tasks.quadratic.example1(clients=4)
+        >>> method = fs.recipes.fedavg(task.model, optax.sgd(0.5), weights="uniform")
+        >>> run = fs.simulate(method, task.train, sampler=fs.sampling.full())
+        >>> run.table("w", np.array([1, 0])).tolist()
+        [1.0, 1.0]
+        >>> _ = list(run.rounds(1))
+        >>> run.table("w", np.array([1, 0])).tolist()  # row 0 is held by one client of four
+        [0.0, 0.75]
         """
         if name not in self.model.tables:
             raise InputError(f"the model has no table {name!r}, only {sorted(self.model.tables)}")

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
-from fedslice.stage.noise import check_multiplier, normal, refuse_extras
+from fedslice.stage.gaussian import check_multiplier, normal, refuse_extras
 from fedslice.types import Array, Key, Message, Noise, Params, PyTree, Rows, Stage
 
 

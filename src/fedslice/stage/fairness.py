@@ -19,9 +19,9 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.heat import Heat
-from fedslice.stage.clip import norm
+from fedslice.stage.averaging import coefficients, correct, scale
+from fedslice.stage.clipping import norm
 from fedslice.stage.codes import opened, times
-from fedslice.stage.mean import coefficients, correct, scale
 from fedslice.types import Key, Message, Params, PyTree, Rows, Stage
 
 LARGEST = 20.0  # of log lambda, either way

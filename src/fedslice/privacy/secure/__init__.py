@@ -19,6 +19,6 @@ and the masks b_u of those who stayed are rebuilt from shares that neighbours ho
     sizes         what a participant sends and gets, in bytes
 
 Numbers with a point become integers by :mod:`fedslice.stage.fixed`, in a simulation
-(:mod:`fedslice.stage.secure`) and on devices.  docs/secure-sums.md says what this protects against,
-and what not.
+(:mod:`fedslice.stage.secure_sums`) and on devices.  docs/secure-sums.md says what this protects
+against, and what not.
 """

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.heat import Heat
-from fedslice.stage.clip import norm
+from fedslice.stage.clipping import norm
 from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Stage
 
 BELOW = "below"  # the extra that says whether a client was within the ball

@@ -9,7 +9,7 @@ With tables a client keeps c_i for its own rows only, and all of them move in ev
 works on all of S(i). Rows that it does not hold have g = 0 and c_i = 0 for ever: in a dense model
 they move by -eta c a step, which needs no client.  So of its own rows it sends how they differ from
 that, y - x + tau eta c, with tau eta, and the server does the rest
-(:mod:`fedslice.server.scaffold`): the published method, to rounding, on slices."""
+(:mod:`fedslice.server.variates`): the published method, to rounding, on slices."""
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +44,15 @@ def scaffold(
     is.
 
     >>> from fedslice.tasks import quadratic
-    >>> scaffold(quadratic.example1(clients=4).model, 0.1, Work(steps=2)).rows
-    'held'
+    >>> from fedslice.types import Phase
+    >>> model, work = quadratic.example1(clients=4).model, Work(steps=2)  # w^2, from w = 1
+    >>> row = {"rows": jnp.zeros((2, 1, 1), int)}
+    >>> phase = Phase(row, jnp.ones(2), jnp.int32(2), 2, jnp.float32(1))
+    >>> data = Data((phase,), jnp.float32(1), jnp.int32(0))
+    >>> one, zero = {"w": jnp.ones(1)}, {"w": jnp.zeros(1)}
+    >>> message, c = scaffold(model, 0.25, work).run((one, zero), zero, data, jax.random.key(0))
+    >>> message.update["w"], c["w"]  # 1, 0.5, 0.25; c_i is the mean of the gradients 2 and 1
+    (Array([-0.75], dtype=float32), Array([1.5], dtype=float32))
     """
     if option not in (1, 2):
         raise InputError(

@@ -28,8 +28,18 @@ def dynamic(
     """Local steps on the augmented Lagrangian; ``send_dual`` for FedPD.
 
     >>> from fedslice.tasks import quadratic
-    >>> dynamic(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2)).rows
-    'held'
+    >>> from fedslice.types import Phase
+    >>> model, work = quadratic.example1(clients=4).model, Work(steps=2)  # w^2, from w = 1
+    >>> row = {"rows": jnp.zeros((2, 1, 1), int)}
+    >>> phase = Phase(row, jnp.ones(2), jnp.int32(2), 2, jnp.float32(1))
+    >>> data = Data((phase,), jnp.float32(1), jnp.int32(0))
+    >>> local, offer = dynamic(model, optax.sgd(0.25), work, mu=1.0), {"w": jnp.ones(1)}
+    >>> message, dual = local.run(offer, {"w": jnp.zeros(1)}, data, jax.random.key(0))
+    >>> message.update["w"], dual["w"]  # lambda moves as w does, for mu is 1
+    (Array([-0.625], dtype=float32), Array([-0.625], dtype=float32))
+    >>> done = {"w": jnp.full(1, -2.0)}  # minus the gradient: the fixed point
+    >>> local.run(offer, done, data, jax.random.key(0))[0].update
+    {'w': Array([0.], dtype=float32)}
     """
     check_optimizer(optimizer)
     if not mu > 0:

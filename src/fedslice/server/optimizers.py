@@ -29,7 +29,17 @@ class Optimized(NamedTuple):
 def optimize(optimizer: optax.GradientTransformation | None = None) -> Server:
     """``optimizer`` on minus the mean update; plain averaging if there is none.
 
-    >>> server = optimize(optax.sgd(1.0, momentum=0.9))
+    >>> import jax, jax.numpy as jnp
+    >>> from fedslice.types import ClientReport
+    >>> mean = Message({"w": jnp.ones(1)}, jnp.ones(()), ClientReport(*[jnp.ones(1)] * 4))
+    >>> server = optimize(optax.sgd(1.0, momentum=0.5))
+    >>> state = server.init({"w": jnp.zeros(1)}, {})
+    >>> for _ in range(3):  # by 1, by 1.5, by 1.75
+    ...     state = server.step(state, mean, jax.random.key(0))
+    ...     print(server.params(state)["w"])
+    [1.]
+    [2.5]
+    [4.25]
     """
     chosen = optax.sgd(1.0) if optimizer is None else optimizer
     check_optimizer(chosen)

@@ -54,8 +54,11 @@ def add(cohort: Cohort) -> PyTree:
 def total() -> Reduce:
     """The plain sum.
 
-    >>> total().name
-    'sum'
+    >>> from fedslice.types import ClientReport
+    >>> sent, weight = {"update": jnp.array([5.0, 12.0])}, jnp.array([1.0, 3.0])
+    >>> cohort = Cohort(sent, weight, ClientReport(*[weight] * 4), {"update": ""}, {}, {})
+    >>> total().apply(cohort)
+    ({'update': Array(17., dtype=float32)}, Array(4., dtype=float32))
     """
     return Reduce(
         "sum", lambda cohort: (add(cohort), jnp.sum(cohort.weight)), plain=True, additive=True

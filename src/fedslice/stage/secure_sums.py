@@ -20,7 +20,7 @@ from fedslice.errors import InputError
 from fedslice.stage.fixed import bounded, scale_for
 from fedslice.stage.fixed import decode as from_fixed
 from fedslice.stage.fixed import encode as to_fixed
-from fedslice.stage.noise import refuse_extras
+from fedslice.stage.gaussian import refuse_extras
 from fedslice.types import Answers, Around, Key, Message, Params, PyTree, Rows, Stage
 
 WEIGHT = "weight"  # the extra that carries a client's weight

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedslice.client.scaffold import plus
+from fedslice.client.variates import plus
 from fedslice.errors import InputError
 from fedslice.types import Array, Key, Message, Params, Rows, Server
 

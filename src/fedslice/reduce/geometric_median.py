@@ -12,15 +12,19 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.reduce.holders import distances, expand, full, masses, unweighted, weighted
-from fedslice.reduce.total import add
+from fedslice.reduce.sums import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 
 def geometric(steps: int = 8, floor: float = 1e-6) -> Reduce:
     """Geometric median by ``steps`` of smoothed Weiszfeld.
 
-    >>> geometric().name
-    'geometric'
+    >>> from fedslice.types import ClientReport
+    >>> sent, ones = {"update": jnp.array([1.0, 2.0, 3.0, 90.0])}, jnp.ones(4)
+    >>> cohort = Cohort(sent, ones, ClientReport(*[ones] * 4), {"update": ""}, {}, {})
+    >>> values, weight = geometric().apply(cohort)
+    >>> round(float(values["update"] / weight), 1)  # the sum of distances is least from 2 to 3
+    2.2
     """
     if steps < 1 or not floor > 0:
         raise InputError(

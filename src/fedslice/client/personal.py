@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedslice.client.keep import Own, nothing_yet, own_leaves
+from fedslice.client.keeping import Own, nothing_yet, own_leaves
 from fedslice.client.local import ONE_PASS, check_optimizer, checked, descend, subtract, train
 from fedslice.client.transforms import proximal
 from fedslice.errors import InputError

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedslice.errors import InputError
-from fedslice.server.scaffold import check_clients
+from fedslice.server.variates import check_clients
 from fedslice.types import Key, Message, Params, Rows, Server
 
 
@@ -28,7 +28,12 @@ def dynamic(mu: float, clients: int) -> Server:
     """``mu`` as on the clients; ``clients`` is N.  |S| is the number of clients that really took
     part.
 
-    >>> server = dynamic(0.1, clients=100)
+    >>> from fedslice.types import ClientReport
+    >>> mean = Message({"w": jnp.ones(1)}, jnp.array(5.0), ClientReport(*[jnp.ones(5)] * 4))
+    >>> server = dynamic(0.5, clients=10)
+    >>> state = server.init({"w": jnp.zeros(1)}, {})
+    >>> server.step(state, mean, jax.random.key(0))  # of 10 clients 5 came: half of the mean
+    Dynamic(params={'w': Array([1.5], dtype=float32)}, dual={'w': Array([0.25], dtype=float32)})
     """
     check_clients(clients)
     if not mu > 0:

@@ -22,7 +22,14 @@ class Frozen(NamedTuple):
 def mime(optimizer: optax.GradientTransformation, lite: bool = False) -> Server:
     """The offer is (params, state); with ``lite`` the gradients come along with the updates.
 
+    >>> import jax.numpy as jnp
+    >>> from fedslice.types import ClientReport
+    >>> mean, found = {"w": jnp.ones(1)}, {"survey": {"w": jnp.full(1, -2.0)}}
+    >>> told = Message(mean, jnp.ones(()), ClientReport(*[jnp.ones(1)] * 4), found)
     >>> server = mime(optax.sgd(0.1, momentum=0.9))
+    >>> state = server.step(server.init({"w": jnp.zeros(1)}, {}), told, jax.random.key(0))
+    >>> server.params(state)["w"], state.optimizer[0].trace["w"]  # plus the mean; c is 2
+    (Array([1.], dtype=float32), Array([2.], dtype=float32))
     """
 
     rule = optax.with_extra_args_support(optimizer)
@@ -43,7 +50,12 @@ def mime(optimizer: optax.GradientTransformation, lite: bool = False) -> Server:
 def dane() -> Server:
     """Plain averaging.
 
+    >>> import jax.numpy as jnp
+    >>> from fedslice.types import ClientReport
+    >>> mean = Message({"w": jnp.ones(1)}, jnp.ones(()), ClientReport(*[jnp.ones(1)] * 4))
     >>> server = dane()
+    >>> server.step(server.init({"w": jnp.full(1, 3.0)}, {}), mean, jax.random.key(0))
+    {'w': Array([4.], dtype=float32)}
     """
 
     def step(state: PyTree, message: Message, key: Key) -> PyTree:

@@ -5,7 +5,7 @@
 It falls on every row of every table, touched or not, in every round, also in one to which nobody
 came: noise on the rows of the round alone would name them, and so the clients that hold them.  The
 server adds it, so the server is trusted; under a secure sum devices can add it in parts
-(:mod:`fedslice.stage.secure`).
+(:mod:`fedslice.stage.secure_sums`).
 
 Where nobody is trusted every client adds N(0, z^2 I) to its own update, on all rows of all tables,
 before it leaves (``local_noise``).  The sum of n independent normal numbers of variance z^2 is one
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
-from fedslice.stage.ball import BELOW
+from fedslice.stage.bounding import BELOW
 from fedslice.types import Array, Key, Message, Noise, OwnNoise, PyTree, Stage
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedslice.client.cluster import pick
+from fedslice.client.clusters import pick
 from fedslice.errors import InputError
 from fedslice.model import Model
 from fedslice.types import Array, Key, Message, Params, PyTree, Rows, Server
@@ -21,7 +21,13 @@ def cluster(model: Model, models: int, spread: float = 0.1, seed: int = 0) -> Se
     the first model; :func:`fedslice.evaluation.clusters.assign` finds every client's own.
 
     >>> from fedslice.tasks import quadratic
-    >>> server = cluster(quadratic.example1(clients=4).model, 2)
+    >>> from fedslice.types import ClientReport
+    >>> mean, member = {"w": jnp.array([[1.0, -3.0]])}, {"member": jnp.array([0.25, 0.75])}
+    >>> told = Message(mean, jnp.ones(()), ClientReport(*[jnp.ones(4)] * 4), member)
+    >>> server = cluster(quadratic.example1(clients=4).model, 2, spread=0.0)
+    >>> state = server.init({"w": jnp.full(1, 5.0)}, {"w": np.array([0])})
+    >>> server.step(state, told, jax.random.key(0))  # by 1 / 0.25 and -3 / 0.75
+    {'w': Array([[9., 1.]], dtype=float32)}
     """
     tables = set(model.tables)
     if models < 1 or spread < 0:

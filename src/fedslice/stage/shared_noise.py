@@ -32,8 +32,8 @@ import jax.numpy as jnp
 
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError
-from fedslice.stage.clip import norm
-from fedslice.stage.noise import came, check_multiplier, refuse_extras
+from fedslice.stage.clipping import norm
+from fedslice.stage.gaussian import came, check_multiplier, refuse_extras
 from fedslice.types import Array, Key, Message, Noise, OwnNoise, PyTree, Stage
 
 BETA = exp(-8.0)  # the chance that a client must round anew

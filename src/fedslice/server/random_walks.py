@@ -1,6 +1,6 @@
 """Gaussian noise on all rows of tables too large to go over, at the cost of the rows that are read.
 
-Plain averaging with noise on the mean (:mod:`fedslice.stage.noise`) is, for every row m,
+Plain averaging with noise on the mean (:mod:`fedslice.stage.gaussian`) is, for every row m,
 
     x_m(t + 1) = x_m(t) + eta mean_m(t) + sigma_m g_m(t),     sigma_m = eta z C c_m^(1 - a) / K
 
@@ -37,7 +37,7 @@ import numpy as np
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.stage.correlated import first_key, no_key
-from fedslice.stage.noise import normal, refuse_extras
+from fedslice.stage.gaussian import normal, refuse_extras
 from fedslice.types import Array, Key, Message, Noise, Params, PyTree, Rows, Server
 
 WORD = 0xFFFFFFFF

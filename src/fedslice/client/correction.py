@@ -31,9 +31,17 @@ def dane(
 ) -> Client:
     """Local steps on the corrected objective; the offer is (params, minus the mean gradient).
 
+    >>> import jax, jax.numpy as jnp
     >>> from fedslice.tasks import quadratic
-    >>> dane(quadratic.example1(clients=4).model, optax.sgd(0.1), Work(steps=2)).rows
-    'held'
+    >>> from fedslice.types import Phase
+    >>> model, work = quadratic.example1(clients=4).model, Work(steps=2)  # w^2, from w = 1
+    >>> row = {"rows": jnp.zeros((2, 1, 1), int)}
+    >>> phase = Phase(row, jnp.ones(2), jnp.int32(2), 2, jnp.float32(1))
+    >>> data = Data((phase, phase._replace(limit=1)), jnp.float32(1), jnp.int32(0))
+    >>> offer = {"w": jnp.ones(1)}, {"w": -jnp.ones(1)}  # the cohort's gradient is 1, its own 2
+    >>> local = dane(model, optax.sgd(0.25), work, mu=0.0)
+    >>> local.run(offer, (), data, jax.random.key(0))[0].update  # 1, 0.75, 0.625, toward 0.5
+    {'w': Array([-0.375], dtype=float32)}
     """
     check_optimizer(optimizer)
     pull = proximal(mu)

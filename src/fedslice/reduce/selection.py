@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedslice.errors import InputError
 from fedslice.reduce.holders import SLACK, full, unweighted, updates, weighted
-from fedslice.reduce.total import add
+from fedslice.reduce.sums import add
 from fedslice.types import Array, Cohort, PyTree, Reduce
 
 HUGE = 3e38  # of clients that cannot be compared: worse than all others, better than the dead
@@ -23,8 +23,11 @@ def krum(bad: float = 0.2, keep: int = 1) -> Reduce:
     """``bad`` is the share of clients that may be bad, ``keep`` how many are averaged (more than
     one: multi-Krum).
 
-    >>> krum(0.2, keep=5).name
-    'krum(0.2,5)'
+    >>> from fedslice.types import ClientReport
+    >>> sent, ones = {"update": jnp.array([1.0, 2.0, 2.5, 90.0])}, jnp.ones(4)
+    >>> cohort = Cohort(sent, ones, ClientReport(*[ones] * 4), {"update": ""}, {}, {})
+    >>> jax.jit(lambda: krum(0.25, keep=2).apply(cohort))()  # 2.25 of 2 and 2.5, times four clients
+    ({'update': Array(9., dtype=float32)}, Array(4., dtype=float32))
     """
     if not 0 <= bad < 0.5 or keep < 1:
         raise InputError(
@@ -84,8 +87,12 @@ def worst(share: float) -> Reduce:
     """Superquantile (Laguel et al. 2021): only the ``share`` of clients with the highest loss
     count.
 
-    >>> worst(0.5).name
-    'worst(0.5)'
+    >>> from fedslice.types import ClientReport
+    >>> sent, losses = {"update": jnp.array([1.0, 2.0, 4.0, 8.0])}, jnp.array([5.0, 8.0, 9.0, 6.0])
+    >>> report = ClientReport(losses, losses, losses, losses)
+    >>> cohort = Cohort(sent, jnp.ones(4), report, {"update": ""}, {}, {})
+    >>> worst(0.5).apply(cohort)  # the sum of the two of loss 8 and 9, and their weight
+    ({'update': Array(6., dtype=float32)}, Array(2., dtype=float32))
     """
     if not 0 < share <= 1:
         raise InputError(f"worst({share}): give the share of clients that count, above 0 up to 1")
