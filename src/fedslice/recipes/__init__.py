@@ -1,8 +1,8 @@
 """The named algorithms, each made of public parts: ``help(fs.recipes.fedavg)`` tells all of one.
 
 All have one shape, ``recipe(model, optimizer, work, *, ...)``; those that exist for SGD alone take
-its rate in place of the optimizer, FedSGD has no local steps and FedPA samples in theirs.  This is also the order in which ``fedslice algorithms`` lists
-them; a new one is a line here.
+its rate in place of the optimizer, FedSGD has no local steps and FedPA samples in theirs.  This is
+also the order in which ``fedslice algorithms`` lists them; a new one is a line here.
 """
 # ruff: noqa: I001 (the order is that of the listing)
 

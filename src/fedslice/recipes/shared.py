@@ -5,12 +5,12 @@ from typing import TypeAlias
 
 import optax
 
-from fedslice import stage as parts
 from fedslice.compose import algorithm
 from fedslice.data.population import Population
 from fedslice.errors import InputError
 from fedslice.heat import Heat
 from fedslice.model import Model
+from fedslice.stage import mean as mean_of
 from fedslice.types import Algorithm, Array, Client, Message, Reduce, Server, Stage
 
 Optimizer: TypeAlias = optax.GradientTransformation
@@ -33,7 +33,7 @@ def compose(
     stages (``privacy.central``) takes the place of the recipe's own."""
     check_heat(local.model, heat)
     given = [stage for stage in stages if stage.weighs and stage.denominator]
-    means = given or [parts.mean(weights, heat, coefficient)]
+    means = given or [mean_of(weights, heat, coefficient)]
     after = [stage for stage in stages if stage.on_sum]
     rest = [stage for stage in stages if stage not in (*given, *after)]
     before = sorted(rest, key=lambda stage: stage.bound is not None)
