@@ -6,13 +6,14 @@ import optax
 
 from fedslice import client as clients
 from fedslice import server as servers
-from fedslice import stage as parts
 from fedslice.client.local import ONE_PASS, check_rate
 from fedslice.compose import algorithm
 from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.recipes.shared import Optimizer, Weights, check_heat, compose
 from fedslice.reduce import worst
+from fedslice.stage import agnostic
+from fedslice.stage import qffl as weighing_by_loss
 from fedslice.types import Algorithm, Reduce, Stage, Work
 
 
@@ -64,7 +65,7 @@ def qffl(
     check_rate(rate)
     check_heat(model, heat)
     local = clients.sgd(model, optax.sgd(rate), work)
-    weighing = parts.qffl(q, rate, heat, coefficient)
+    weighing = weighing_by_loss(q, rate, heat, coefficient)
     return algorithm(local, [*stages, weighing], servers.optimize(), name="qffl")
 
 
@@ -117,7 +118,7 @@ def afl(
     array([0.74090594], dtype=float32)
     """
     local = clients.sgd(model, optimizer, work)
-    ascent = [*stages, parts.agnostic(weight_rate)]
+    ascent = [*stages, agnostic(weight_rate)]
     return compose("afl", local, servers.optimize(server), stages=ascent, reduce=reduce)
 
 

@@ -6,11 +6,11 @@ import optax
 
 from fedslice import client as clients
 from fedslice import server as servers
-from fedslice import stage as parts
 from fedslice.client.local import ONE_PASS, check_optimizer, check_rate
 from fedslice.heat import Heat
 from fedslice.model import Model
 from fedslice.recipes.shared import Optimizer, Weights, compose
+from fedslice.stage import nova
 from fedslice.types import Algorithm, Reduce, Stage, Work
 
 
@@ -129,7 +129,7 @@ def fednova(
     pull = [clients.proximal(mu)] if mu else []
     factor = [] if schedule is None else [clients.by_round(schedule)]
     solver = optax.chain(*pull, optax.sgd(rate, momentum=momentum or None), *factor)
-    stages = [*stages, parts.nova(momentum, rate * mu, schedule)]
+    stages = [*stages, nova(momentum, rate * mu, schedule)]
     local = clients.sgd(model, solver, work)
     return compose(
         "fednova", local, servers.optimize(server), weights, heat, coefficient, stages, reduce
