@@ -26,9 +26,11 @@ from fedslice.cluster.team import Team
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError, RoundError
-from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
+from fedslice.round.engine import Engine
+from fedslice.round.figures import Figures
+from fedslice.round.mode import choose
 from fedslice.round.plan import Plan, Planner
-from fedslice.round.store import RamStore
+from fedslice.round.store import PER_CLIENT, RamStore
 from fedslice.simulation.run import Run, checked
 from fedslice.types import Algorithm, Key, PyTree
 

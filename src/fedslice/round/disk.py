@@ -21,9 +21,8 @@ import numpy as np
 
 from fedslice.arrays import PyTree
 from fedslice.files.lock import hold
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.mapped import Leaf, MappedRows, alone
-from fedslice.round.store import Make, expect, fill, find
+from fedslice.round.store import PER_CLIENT, Make, expect, fill, find
 
 PREFIX, LOCK = "rows-", "lock"
 PAST = np.int32(2**31 - 1)  # a place past every end

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from fedslice.round.engine import Figures
+from fedslice.round.figures import Figures
 from fedslice.round.plan import Block, Plan
 from fedslice.simulation.counting import Moved
 from fedslice.simulation.report import Report

@@ -28,7 +28,9 @@ from fedslice.round.batches import check_query
 from fedslice.round.debug import DebugEngine
 from fedslice.round.devices import DeviceEngine, local_devices
 from fedslice.round.disk import DiskMemory, DiskStore
-from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
+from fedslice.round.engine import Engine
+from fedslice.round.figures import Figures
+from fedslice.round.mode import choose
 from fedslice.round.plan import Plan, Planner
 from fedslice.round.shapes import Shapes, works
 from fedslice.round.store import RamStore
@@ -344,7 +346,7 @@ class Run:
         """A round on rows, and memories, that are taken from files and put back."""
         memory, working = self._memory, store.take(plan.shared.union)
         if isinstance(self._memory, DiskMemory):
-            memory, held = self._memory.take({PER_CLIENT: plan.own.place, **plan.own.held})
+            memory, held = self._memory.take(plan.own.drawers)
             plan = plan._replace(own=plan.own._replace(held=held))
         working, memory, figures = self.engine.on_working_set(working, memory, plan)
         store.put(working)
@@ -355,7 +357,7 @@ class Run:
         return figures
 
     def remembered(self, drawers: dict[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
-        """What clients keep, for a look, and where the ``drawers`` (:mod:`fedslice.round.engine`)
+        """What clients keep, for a look, and where the ``drawers`` (:attr:`fedslice.round.plan.Own.drawers`)
         that are asked for stand in it."""
         if isinstance(self.memory, DiskMemory):
             return self.memory.look(drawers)
