@@ -15,8 +15,9 @@ from fedslice.errors import DivergedError, InputError
 from fedslice.model import Model, Table
 from fedslice.round.figures import Figures
 from fedslice.round.touched import Turns
+from fedslice.simulation.ahead import LAG
 from fedslice.simulation.report import Report
-from fedslice.simulation.run import LAG, Run
+from fedslice.simulation.run import Run
 
 MODEL = Model(lambda key: {"m": jnp.zeros(())}, lambda p, b: (p["m"] - b["x"]) ** 2)
 
