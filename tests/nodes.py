@@ -11,8 +11,8 @@ from problems import people, run_of
 import fedslice as fs
 from fedslice.deploy import Coordinator, InProcess, Node, Program, columns_of, register
 from fedslice.deploy.rows import take
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.program import once
+from fedslice.round.store import PER_CLIENT
 from fedslice.simulation.run import Run
 
 SEED = 5

@@ -23,8 +23,8 @@ from fedslice.files.mapped import Mapped
 from fedslice.model import Model, Table
 from fedslice.round import mapped
 from fedslice.round.disk import PAST, DiskMemory, DiskStore
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.mapped import KEPT, Leaf, MappedRows
+from fedslice.round.store import PER_CLIENT
 
 
 def by_hand(folder: Path) -> DiskStore:

@@ -19,7 +19,7 @@ from fedslice.compose import algorithm
 from fedslice.data.population import Population
 from fedslice.errors import DivergedError, InputError
 from fedslice.model import Model, Table
-from fedslice.round.engine import choose
+from fedslice.round.mode import choose
 from fedslice.round.wire import HEAD, TOLD
 from fedslice.types import Client
 
@@ -546,7 +546,7 @@ def test_clients_are_large_from_16384_numbers_on_and_cohorts_from_a_half_million
 
 
 def test_as_many_threads_as_cores_or_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedslice.round.engine._cores", lambda: 4)
+    monkeypatch.setattr("fedslice.round.mode._cores", lambda: 4)
     assert [choose("map", None, 10, clients)[1] for clients in (0, 1, 3, 9)] == [1, 1, 3, 4]
     assert choose(2, None, 10, 9) == (2, 4)
     assert choose("vmap", None, 10, 9) == ("vmap", 1)

@@ -25,8 +25,7 @@ from fedslice.deploy import Coordinator, InProcess, Node, Program, columns_of, r
 from fedslice.deploy.letter import FOUND, INVITE, NONE, Letter, unpack
 from fedslice.deploy.rows import take
 from fedslice.errors import InputError
-from fedslice.round.engine import PER_CLIENT
-from fedslice.round.store import row_shapes
+from fedslice.round.store import PER_CLIENT, row_shapes
 from fedslice.round.wire import Wire
 from fedslice.simulation.run import Report, Run
 from fedslice.types import Algorithm, Message

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import fedslice as fs
-from fedslice.round.engine import Engine, _summary
+from fedslice.round.engine import Engine
+from fedslice.round.figures import summary
 from fedslice.round.plan import Own, Shared
 from fedslice.round.protocol import (
     SERVER,
@@ -23,6 +24,7 @@ from fedslice.round.protocol import (
     look,
     receive,
 )
+from fedslice.round.steps import Traced
 from fedslice.stage.codes import Steps
 from fedslice.types import ClientReport, Data, Message, Phase, Stage, State
 
@@ -162,22 +164,22 @@ def test_a_survey_leaves_out_who_answers_with_what_is_not_finite() -> None:
 def test_losses_of_a_round_are_by_the_examples_gone_through() -> None:
     """(1 2 + 3 6) / 4 = 5; of a round of nobody they are zero."""
     told = report(2, loss=jnp.array([2.0, 6.0]), start_loss=jnp.array([4.0, 8.0]))
-    some = _summary(told._replace(examples=jnp.array([1.0, 3.0]), failed=jnp.ones(2)))
+    some = summary(told._replace(examples=jnp.array([1.0, 3.0]), failed=jnp.ones(2)))
     assert {name: float(value) for name, value in some.items()} == {
         "loss": 5,
         "start_loss": 7,
         "failed": 2,
     }
-    assert float(_summary(report(2))["loss"]) == 0
+    assert float(summary(report(2))["loss"]) == 0
 
 
-def test_the_engine_gives_keys_by_round_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_gives_keys_by_round_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's by its number, the server's by its own, both of the round."""
-    engine: Any = Engine.__new__(Engine)
-    engine.algorithm, engine.tags = None, SimpleNamespace(values=None)
+    nothing: Any = SimpleNamespace(values=None)
+    traced = Traced(nothing, nothing, "vmap")
     key, shared = jax.random.key(2), Shared(jnp.uint32(3), {})
     client: Any = SimpleNamespace(number=jnp.uint32(5), weight=jnp.float32(4))
-    data, own = engine._given(client, (), shared, key)
+    data, own = traced._given(client, (), shared, key)
     assert data_of(own) == data_of(key_of(key, jnp.uint32(3), 5))
     assert (int(data.round), float(data.examples)) == (3, 4)
     seen: list[tuple[int, ...]] = []
@@ -186,11 +188,11 @@ def test_the_engine_gives_keys_by_round_and_number(monkeypatch: pytest.MonkeyPat
         seen.append(data_of(key))
         return working, jnp.float32(7)
 
-    monkeypatch.setattr("fedslice.round.engine.gather", lambda *given: None)
-    monkeypatch.setattr("fedslice.round.engine.conclude", concluding)
+    monkeypatch.setattr("fedslice.round.protocol.gather", lambda *given: None)
+    monkeypatch.setattr("fedslice.round.protocol.conclude", concluding)
     everybody: Any = SimpleNamespace(sent={}, places={})
     messages = Message({}, jnp.ones(2), report(2, failed=jnp.zeros(2)))
-    _, figures = engine._finish((), (), messages, (), shared, everybody, key)
+    _, figures = traced.finish((), (), messages, (), shared, everybody, key)
     assert seen == [data_of(key_of(key, jnp.uint32(3), SERVER))]
     assert float(figures.values[-1]) == 7
 

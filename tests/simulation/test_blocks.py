@@ -13,7 +13,7 @@ from laws import PEOPLE, method_of, sampler_of
 from problems import run_of, state_bytes
 
 from fedslice.errors import InputError
-from fedslice.simulation import run as running
+from fedslice.simulation import ahead
 from fedslice.simulation.run import Run
 
 NAMES = ["fedavg-epochs", "fedsubavg-adam", "scaffold-1", "mime", "ditto", "fedavg-topk"]
@@ -161,10 +161,10 @@ def test_reports_keep_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_large_plans_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    for large, under_way in (False, running.LAG), (True, 2):
+    for large, under_way in (False, ahead.LAG), (True, 2):
         if large:
-            monkeypatch.setattr(running, "UNDER_WAY", 1)
-        monkeypatch.setattr(running, "BLOCK", 1)  # round by round
+            monkeypatch.setattr(ahead, "UNDER_WAY", 1)
+        monkeypatch.setattr(ahead, "BLOCK", 1)  # round by round
         run = a_run()
         assert max(len(run._pending) for _ in run.rounds(ROUNDS)) == under_way
 

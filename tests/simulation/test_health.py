@@ -13,10 +13,11 @@ from problems import run_of
 import fedslice as fs
 from fedslice.errors import DivergedError, InputError
 from fedslice.model import Model, Table
-from fedslice.round.engine import Figures
+from fedslice.round.figures import Figures
 from fedslice.round.touched import Turns
+from fedslice.simulation.ahead import LAG
 from fedslice.simulation.report import Report
-from fedslice.simulation.run import LAG, Run
+from fedslice.simulation.run import Run
 
 MODEL = Model(lambda key: {"m": jnp.zeros(())}, lambda p, b: (p["m"] - b["x"]) ** 2)
 

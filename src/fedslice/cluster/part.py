@@ -19,7 +19,8 @@ from fedslice.cluster.pieces import Room, Slots, home, join, spaces_of, split, s
 from fedslice.cluster.shares import Range, cut_out
 from fedslice.data.population import Population
 from fedslice.reduce.sums import one_by_one
-from fedslice.round.engine import Engine, Items
+from fedslice.round.engine import Engine
+from fedslice.round.figures import Items
 from fedslice.round.plan import Own, Plan, Planner
 from fedslice.round.program import once
 from fedslice.round.protocol import Tags

@@ -29,7 +29,8 @@ from fedslice.cluster.pieces import home, join, sorted_by_home, spaces_of, split
 from fedslice.cluster.shard import parts_of, total_tags
 from fedslice.cluster.shares import Range, cuts
 from fedslice.cluster.team import Team
-from fedslice.round.engine import REPORT, Engine, Figures
+from fedslice.round.engine import Engine
+from fedslice.round.figures import REPORT, Figures
 from fedslice.round.plan import Plan, Shared
 from fedslice.round.protocol import Stacked, gather, offered
 from fedslice.types import Message, PyTree, State

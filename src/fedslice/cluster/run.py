@@ -26,14 +26,54 @@ from fedslice.cluster.team import Team
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
 from fedslice.errors import InputError, RoundError
-from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
+from fedslice.round.disk import DiskStore
+from fedslice.round.engine import Engine
+from fedslice.round.figures import Figures
+from fedslice.round.mode import choose
 from fedslice.round.plan import Plan, Planner
-from fedslice.round.store import RamStore
-from fedslice.simulation.run import Run, checked
-from fedslice.types import Algorithm, Key, PyTree
+from fedslice.round.store import PER_CLIENT, RamStore
+from fedslice.simulation.run import Run
+from fedslice.simulation.setup import Setup, checked
+from fedslice.types import Algorithm, PyTree
 
 TOGETHER = 32  # tiny clients that are vectorised at a time
 ATTEMPTS = 10  # at the same round before a run gives up
+
+
+class ClusterSetup(Setup):
+    """What a run on one machine makes otherwise."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the tables are."""
+        return layout(self.algorithm, self.shapes)
+
+    def planner(self, fields: Iterable[str]) -> Planner:
+        """The driver's plans have ids alone; what else examples have is with the workers."""
+        planner = super().planner(())
+        planner.memory = False
+        return planner
+
+    def engine(self, mode: str | int, threads: int | None, devices: int, cohort: int) -> Engine:
+        """In parts, as workers have the clients."""
+        if mode in ("vmap", "scan", "debug"):
+            raise InputError(
+                f"engine={mode!r} looks at a whole cohort, which no machine of a cluster has: use"
+                " 'auto', 'map' or a number of clients to vectorise at a time"
+            )
+        chosen, _ = choose(mode, 1, self.shapes.numbers, cohort)
+        together = TOGETHER if chosen == "vmap" else chosen
+        return Engine(self.algorithm, self.shapes.tags, self.key, together, 1)
+
+    def store(self, place: str | Path) -> RamStore:
+        """In memory: the shards', or the driver's."""
+        ids = {name: space.ids for name, space in self.spaces.items()}
+        kind = RamStore if self.layout.reason else ShardedStore
+        return kind(self.shapes.make, self.shapes.tags.state, ids)
+
+    def memory(self, store: RamStore | DiskStore) -> PyTree:
+        """Of no meaning: it is with the workers."""
+        return self.shapes.tags.memory
 
 
 class ClusterRun(Run):
@@ -41,10 +81,13 @@ class ClusterRun(Run):
     with the driver, if they are."""
 
     store: RamStore  # the tables are in memory: that of the shards, or the driver's
+    _kind = ClusterSetup
+    _setup: ClusterSetup
 
     def __init__(self, crew: Crew, every: float, *given: Any) -> None:
         self.crew, self.team = crew, None
         super().__init__(*given)
+        self.layout = self._setup.layout
         self.remembers = bool(jax.tree.leaves(self.shapes.tags.memory))
         self.team = self._team()
         weakref.finalize(self, self.team.close)
@@ -67,7 +110,7 @@ class ClusterRun(Run):
             planner.rows,
             planner.whole,
             planner.repeats,
-            frozenset(self.fields),
+            frozenset(self._setup.fields),
             self.engine.mode,
             self.crew.threads,
             self._cores(),
@@ -90,35 +133,6 @@ class ClusterRun(Run):
         most = {name: touch.most for name, touch in self.planner.touch.items()}
         here, own = threads_here(), self.crew.threads
         return here if divided(self.shapes.alone(most), self.engine.unit) else min(here, own)
-
-    # -- what a run on one machine makes otherwise -------------------------------------------------
-
-    def _planner(self, rows: str | None, fields: Iterable[str]) -> Planner:
-        """The driver's plans have ids alone; what else examples have is with the workers."""
-        self.fields = list(fields)
-        planner = super()._planner(rows, ())
-        planner.memory = False
-        return planner
-
-    def _make_memory(self) -> PyTree:
-        return self.shapes.tags.memory  # of no meaning: it is with the workers
-
-    def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
-        if mode in ("vmap", "scan", "debug"):
-            raise InputError(
-                f"engine={mode!r} looks at a whole cohort, which no machine of a cluster has: use"
-                " 'auto', 'map' or a number of clients to vectorise at a time"
-            )
-        chosen, _ = choose(mode, 1, self.shapes.numbers, len(self.cohort(0)))
-        return Engine(
-            self.algorithm, self.shapes.tags, key, TOGETHER if chosen == "vmap" else chosen, 1
-        )
-
-    def _make_store(self, place: str | Path) -> RamStore:
-        self.layout: Layout = layout(self.algorithm, self.shapes)
-        ids = {name: space.ids for name, space in self.spaces.items()}
-        kind = RamStore if self.layout.reason else ShardedStore
-        return kind(self.shapes.make, self.shapes.tags.state, ids)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

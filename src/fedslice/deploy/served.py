@@ -20,8 +20,8 @@ from fedslice.deploy.rows import put, take
 from fedslice.deploy.training import Trainer
 from fedslice.errors import InputError
 from fedslice.model import Model
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Planner
+from fedslice.round.store import PER_CLIENT
 from fedslice.types import Adaptation, Array, Batch, Params, Phase
 
 IDS, LEAF, SEED = "ids/", "leaf", "seed"

@@ -22,8 +22,8 @@ from fedslice.deploy.rows import places_in, put, take
 from fedslice.errors import InputError
 from fedslice.files.writing import atomic_write
 from fedslice.round import protocol
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Plan, Planner, bucket
+from fedslice.round.store import PER_CLIENT
 from fedslice.types import Message, PyTree
 
 INVITATION = "invitation.bin"

@@ -22,7 +22,7 @@ from fedslice.errors import InputError, nearest
 from fedslice.evaluation.scores import Scores, joined, tally
 from fedslice.model import Model
 from fedslice.round.batches import check_query
-from fedslice.round.engine import choose
+from fedslice.round.mode import choose
 from fedslice.round.plan import Plan, Planner
 from fedslice.round.program import once
 from fedslice.round.store import take

@@ -19,9 +19,9 @@ from fedslice.errors import InputError
 from fedslice.evaluation.gain import SCORED, TOGETHER, Gain
 from fedslice.evaluation.scores import tally
 from fedslice.round.disk import PAST
-from fedslice.round.engine import PER_CLIENT, choose
+from fedslice.round.mode import choose
 from fedslice.round.plan import Plan, Planner
-from fedslice.round.store import take
+from fedslice.round.store import PER_CLIENT, take
 from fedslice.simulation.run import Run
 from fedslice.types import Array, Params, PyTree, Work
 

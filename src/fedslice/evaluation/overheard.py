@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from fedslice.errors import InputError
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.plan import Plan
 from fedslice.round.store import RamStore
 from fedslice.simulation.run import Run
@@ -85,7 +84,7 @@ def _sent(run: Run, round: int) -> tuple[Plan, Message]:
         working = engine.begin(run.store.state, union)
     else:
         working = run.store.take(union)
-    memory, held = run.remembered({PER_CLIENT: plan.own.place, **plan.own.held})
+    memory, held = run.remembered(plan.own.drawers)
     own = plan.own._replace(held=held)
     messages, _, _ = engine.compiled.train(working, memory, (), plan.shared, own, engine.key)
     return plan, jax.tree.map(np.asarray, messages)

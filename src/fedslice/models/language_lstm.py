@@ -50,19 +50,8 @@ def language_lstm(
     >>> model.local, {name: table.rows for name, table in model.tables.items()}
     (('buckets',), {'embedding': 10001})
     """
-    if buckets < 0:
-        raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")
-    if local_buckets and not buckets:
-        raise InputError(
-            "local_buckets=True needs buckets=, their number, 500 in FedRecon; without, nothing is"
-            " local"
-        )
-    if tied and buckets:
-        raise InputError(
-            "tied=True and buckets= do not go together: buckets have no row among the embeddings"
-        )
-    if tied and (project or hidden) != embedding:
-        raise InputError(f"tied=True needs project={embedding}, the width of the embeddings")
+    width = project or hidden
+    _check(buckets, local_buckets, tied, width, embedding)
     known = vocabulary + specials
     classes = known + buckets
 
@@ -72,7 +61,7 @@ def language_lstm(
         if tied:
             params["embedding"] = _small(keys[1], (known, embedding))
         else:
-            params["output"] = _glorot(keys[2], (project or hidden, classes))
+            params["output"] = _glorot(keys[2], (width, classes))
         if local_buckets:
             params["buckets"] = _small(keys[3], (buckets, embedding))
         return params
@@ -89,20 +78,38 @@ def language_lstm(
     def hits(params: Params, batch: Batch) -> tuple[Array, Array]:
         return next_token.hits(logits(params, batch), batch["next"].T, vocabulary, axis=0)
 
-    tables = (
-        {}
-        if tied
-        else {"embedding": Table(rows=known, fields=("tokens",), shape=(embedding,), init=_small)}
-    )
+    rows = {} if tied else {"embedding": known}
     if buckets and not local_buckets:
-        tables["buckets"] = Table(rows=buckets, fields=("bucket",), shape=(embedding,), init=_small)
+        rows["buckets"] = buckets
+    tables = {name: _table(name, count, embedding) for name, count in rows.items()}
     local = ("buckets",) if local_buckets else ()
-    ranges = {"next": range(-1, classes)} | (
-        {"bucket": range(-1, buckets)} if local_buckets else {}
-    )
+    ranges = {"next": range(-1, classes)}
+    if local_buckets:
+        ranges["bucket"] = range(-1, buckets)
     return Model(
         init, loss, tables, local, {"accuracy": metrics.ratio(hits, more=True)}, ranges=ranges
     )
+
+
+def _check(buckets: int, local: bool, tied: bool, width: int, embedding: int) -> None:
+    if buckets < 0:
+        raise InputError(f"buckets={buckets} must not be negative: 0 is none, FedRecon has 500")
+    if local and not buckets:
+        raise InputError(
+            "local_buckets=True needs buckets=, their number, 500 in FedRecon; without, nothing is"
+            " local"
+        )
+    if tied and buckets:
+        raise InputError(
+            "tied=True and buckets= do not go together: buckets have no row among the embeddings"
+        )
+    if tied and width != embedding:
+        raise InputError(f"tied=True needs project={embedding}, the width of the embeddings")
+
+
+def _table(name: str, rows: int, width: int) -> Table:
+    field = "tokens" if name == "embedding" else "bucket"
+    return Table(rows=rows, fields=(field,), shape=(width,), init=_small)
 
 
 _glorot = jax.nn.initializers.glorot_uniform()

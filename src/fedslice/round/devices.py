@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from fedslice.errors import InputError
 from fedslice.round.engine import Engine
+from fedslice.round.parts import filled_up
 from fedslice.round.plan import Own
 from fedslice.round.protocol import Tags
 from fedslice.types import Algorithm, Key
@@ -31,7 +32,7 @@ class DeviceEngine(Engine):
         super().__init__(algorithm, tags, key, mode, 1)
         self.fused, self.threads = False, len(devices)  # as with threads: parts, and one sum
         self.mesh = Mesh(np.array(devices), (AXIS,))
-        look, train = self._spread(self._look, 4, 2), self._spread(self._train, 6, 4)
+        look, train = self._spread(self.plain.look, 4, 2), self._spread(self.plain.train, 6, 4)
         self.compiled = self.compiled._replace(look=look, train=train)
 
     def _spread(self, step: Callable[..., Any], count: int, own: int) -> Callable[..., Any]:
@@ -54,9 +55,7 @@ class DeviceEngine(Engine):
 
     def _filled(self, own: Own) -> Own:
         """The cohort with copies of its last client, the same number for each device."""
-        clients, unit = len(own.place), self.threads * self.unit
-        spare = -clients % unit
-        return jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], spare, axis=0)]), own)
+        return filled_up(own, -len(own.place) % (self.threads * self.unit))
 
 
 def local_devices(count: int) -> list[Any]:

@@ -21,9 +21,11 @@ import numpy as np
 
 from fedslice.arrays import PyTree
 from fedslice.files.lock import hold
-from fedslice.round.engine import PER_CLIENT
+from fedslice.round.engine import Engine
+from fedslice.round.figures import Figures
 from fedslice.round.mapped import Leaf, MappedRows, alone
-from fedslice.round.store import Make, expect, fill, find
+from fedslice.round.plan import Plan
+from fedslice.round.store import PER_CLIENT, Make, expect, fill, find
 
 PREFIX, LOCK = "rows-", "lock"
 PAST = np.int32(2**31 - 1)  # a place past every end
@@ -163,6 +165,22 @@ class DiskMemory:
             found = read(group, drawers[tag][real])
             rows[tag] = [_padded(leaf, real.size) for leaf in found]
         return _joined(self.tags, [], rows), places
+
+
+def on_disk(
+    engine: Engine, store: DiskStore, memory: PyTree | DiskMemory, plan: Plan
+) -> tuple[PyTree | DiskMemory, Figures]:
+    """A round on rows, and memories, that are taken from files and put back."""
+    given, working = memory, store.take(plan.shared.union)
+    if isinstance(memory, DiskMemory):
+        given, held = memory.take(plan.own.drawers)
+        plan = plan._replace(own=plan.own._replace(held=held))
+    working, after, figures = engine.on_working_set(working, given, plan)
+    store.put(working)
+    if not isinstance(memory, DiskMemory):
+        return after, figures
+    memory.put(after)
+    return memory, figures
 
 
 def leaves_of(tags: PyTree, tree: PyTree, tag: str, axes: int) -> list[Leaf]:

@@ -19,6 +19,7 @@ from fedslice.data.population import Population, numeric
 from fedslice.data.submodel import Submodels
 from fedslice.round.answers import Taken, take_part
 from fedslice.round.batches import Drawn, fresh, pools, steps_of
+from fedslice.round.store import PER_CLIENT
 from fedslice.round.touched import Touched, Toucher, Turns
 from fedslice.types import Answers, Work
 
@@ -47,6 +48,11 @@ class Own(NamedTuple):
     held: dict[str, Numbers]  # the same in the list of all S(i), for client memory
     sent: dict[str, Numbers]  # as places, without the rows only read; empty: all are sent
     repeats: Numbers | None = None  # float32 [K]: how often it was drawn; None: once
+
+    @property
+    def drawers(self) -> dict[str, Any]:
+        """Where memory is kept, by its tags."""
+        return {PER_CLIENT: self.place, **self.held}
 
 
 class Plan(NamedTuple):

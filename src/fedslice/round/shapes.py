@@ -17,7 +17,6 @@ import numpy as np
 
 from fedslice.data.population import Population
 from fedslice.data.submodel import Submodels
-from fedslice.round.engine import PER_CLIENT
 from fedslice.round.program import once
 from fedslice.round.protocol import (
     Invitation,
@@ -31,7 +30,7 @@ from fedslice.round.protocol import (
     receive,
     shaken,
 )
-from fedslice.round.store import row_shapes
+from fedslice.round.store import PER_CLIENT, row_shapes
 from fedslice.round.wire import Layout, Wire
 from fedslice.types import Algorithm, Array, Data, Key, Message, Params, Phase, PyTree, State, Work
 

@@ -16,6 +16,8 @@ from fedslice.arrays import among
 from fedslice.errors import CheckpointError, InputError
 from fedslice.types import Array, PyTree
 
+PER_CLIENT = "/client"  # tag of memory leaves with one entry for each client; no table's name
+
 Make = Callable[[Mapping[str, np.ndarray]], PyTree]
 """Makes the first state for the row ids of each space; the same row always gets the same values."""
 

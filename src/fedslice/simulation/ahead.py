@@ -1,14 +1,20 @@
-"""Rounds that were planned together, are asked for one by one, and computed when somebody looks."""
+"""Rounds that were planned together, are asked for one by one, and computed when somebody looks;
+and how many those are."""
 
 from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from fedslice.round.engine import Figures
+from fedslice.round.figures import Figures
 from fedslice.round.plan import Block, Plan
 from fedslice.simulation.counting import Moved
 from fedslice.simulation.report import Report
+
+LAG = 8  # rounds, or one block, that may be under way before the oldest one's report is checked,
+UNDER_WAY = 1 << 25  # bytes of their plans, of two rounds at least: those are long enough
+BLOCK = 1 << 21  # bytes of the plans of a block: what a cache holds,
+LONGEST = 16  # and the most rounds of one, so that a run that goes wrong is soon stopped
 
 Wait = Callable[[], Figures]
 Step = Callable[[Plan, int, int], Wait]
@@ -64,3 +70,11 @@ class Ahead:
         if call not in self._read:
             self._read[call] = jax.tree.map(np.asarray, self._found[call][1]())
         return jax.tree.map(lambda leaf: leaf[turn], self._read[call])
+
+
+def pace(plan: Plan, blocks: bool) -> tuple[int, int]:
+    """How many rounds with plans of this size make a block, where rounds are computed in
+    ``blocks``, and how many may be under way."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
+    room = max(1, min(LONGEST, BLOCK // size)) if blocks else 1
+    return room, min(LAG, max(2, UNDER_WAY // size))

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedslice.data.submodel import Submodels
 from fedslice.model import Model
-from fedslice.round.engine import Figures
+from fedslice.round.figures import Figures
 from fedslice.round.plan import Traffic
 from fedslice.round.touched import Turns
 from fedslice.round.wire import Wire

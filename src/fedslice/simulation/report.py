@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedslice.round.engine import REPORT, Figures
+from fedslice.round.figures import REPORT, Figures
 
 
 class Report(NamedTuple):

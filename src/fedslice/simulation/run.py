@@ -7,7 +7,7 @@ for anything."""
 import html
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -16,37 +16,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedslice.compose import check_heat, check_sampler
-from fedslice.data.compatibility import meet
 from fedslice.data.population import Population
 from fedslice.data.sampling import Sampler
-from fedslice.data.submodel import WHOLE
-from fedslice.errors import DivergedError, FedsliceError, InputError
+from fedslice.errors import FedsliceError, InputError
 from fedslice.privacy.accounting.account import Guarantee
 from fedslice.privacy.ledger import spent
 from fedslice.round.batches import check_query
-from fedslice.round.debug import DebugEngine
-from fedslice.round.devices import DeviceEngine, local_devices
-from fedslice.round.disk import DiskMemory, DiskStore
-from fedslice.round.engine import PER_CLIENT, Engine, Figures, choose
-from fedslice.round.plan import Plan, Planner
-from fedslice.round.shapes import Shapes, works
+from fedslice.round.disk import DiskMemory, DiskStore, on_disk
+from fedslice.round.figures import Figures
+from fedslice.round.plan import Plan
 from fedslice.round.store import RamStore
 from fedslice.safeguards import check_rounds
 from fedslice.simulation import checkpoint
-from fedslice.simulation.ahead import Ahead, Wait
+from fedslice.simulation.ahead import Ahead, Wait, pace
 from fedslice.simulation.aside import Aside
 from fedslice.simulation.counting import Counter
+from fedslice.simulation.health import Health
 from fedslice.simulation.history import History
 from fedslice.simulation.progress import bar
 from fedslice.simulation.report import Report as Report
-from fedslice.types import Algorithm, Key, Params, PyTree
+from fedslice.simulation.setup import Setup, checked
+from fedslice.simulation.shown import check_rows, every_row
+from fedslice.types import Algorithm, Params, PyTree
 
-LAG = 8  # rounds, or one block, that may be under way before the oldest one's report is checked,
-UNDER_WAY = 1 << 25  # bytes of their plans, of two rounds at least: those are long enough
-BLOCK = 1 << 21  # bytes of the plans of a block: what a cache holds,
-LONGEST = 16  # and the most rounds of one, so that a run that goes wrong is soon stopped
-PATIENCE = 3  # rounds with a far too high loss before a run is stopped
 LAST = 5  # rounds that a notebook shows
 WARM_UP = 16  # rounds planned ahead to find the sizes to pad to
 
@@ -57,6 +49,8 @@ class Run:
     ``round`` is the number of rounds done, ``totals`` what they moved and processed, ``planning``
     the seconds that the host spent on planning them, ``log`` whatever its user wants to be kept in
     each checkpoint, such as the metrics so far."""
+
+    _kind: type[Setup] = Setup  # a cluster has another
 
     def __init__(
         self,
@@ -71,103 +65,40 @@ class Run:
         stop_above: float,
         devices: int = 1,
     ) -> None:
-        self.algorithm, self.population, self.sampler, self.seed = (
-            algorithm,
-            population,
-            sampler,
-            seed,
-        )
-        self.model = model = algorithm.client.model
-        self.round, self.stop_above, self.devices = 0, stop_above, devices
-        self._computed = 0  # rounds that are in the store
-        self.log = b""
-        self.planning = 0.0
-        self.first_loss: float | None = None
-        self.high = 0  # rounds in a row whose loss was far too high
-        self._totals = {"examples": 0, "bytes_down": 0, "bytes_up": 0}
-        self._history = History()
-        self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
+        self.algorithm, self.model = algorithm, algorithm.client.model
+        self.population, self.sampler, self.seed = population, sampler, seed
+        self.stop_above, self.devices = stop_above, devices
+        self.log, self.planning = b"", 0.0
+        self._health = Health(noisy=algorithm.noise is not None)
+        self._begin(0, {"examples": 0, "bytes_down": 0, "bytes_up": 0})
         self.eligible = np.flatnonzero(population.counts)
-        self._most = algorithm.most
-        self._counts = population.counts[self.eligible]
-        if not len(self.eligible):
-            raise InputError("no client has any data: check the population or its split")
-        self.spaces = population.spaces(model)
-        meet(model, population)
-        check_heat(algorithm, population)
-        if rows == "all":
-            sizes = {name: model.tables[name].rows for name in self.spaces}
-            self.spaces = {name: self.spaces[name].whole(size) for name, size in sizes.items()}
-        fields = model.fields(population.columns)
-        columns = {name: population.columns[name] for name in sorted(fields)}
-        data = Population(columns, population.offsets, population.clients)
-        key = jax.random.key(seed)
-        self.shapes = Shapes(algorithm, data, self.spaces, jax.random.fold_in(key, 0))
-        self.planner = self._planner(rows, fields)
+        self._most, self._counts = algorithm.most, population.counts[self.eligible]
+        self._setup = self._kind(algorithm, population, sampler, seed, rows)
+        self.spaces, self.shapes = self._setup.spaces, self._setup.shapes
+        self.planner = self._setup.planner(self._setup.fields)
         check_query(self.planner.works, self.planner.pools)
-        self.engine = self._engine(engine, threads, jax.random.fold_in(key, 1))
-        self._store = self._make_store(store)
-        self._memory = self._make_memory()
-        self._pending: deque[Report] = deque()
-        self._ahead: Ahead | None = None
+        self.engine = self._setup.engine(engine, threads, devices, len(self.cohort(0)))
+        self._store = self._setup.store(store)
+        self._memory = self._setup.memory(self._store)
         self._counter = Counter(
-            algorithm, model, self.shapes.wire, self.spaces, len(population), self.cohort
+            algorithm, self.model, self.shapes.wire, self.spaces, len(population), self.cohort
         )
         for ahead in range(WARM_UP):
             plan, _ = self.planner.plan(ahead, self.cohort(ahead))
         in_memory = isinstance(self._store, RamStore)
         self._blocks = self.engine.fused and in_memory
-        self._aside: Aside[Figures] | None = None
-        if self.engine.threads > 1 or not in_memory:
-            self._aside = Aside()
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
-        self._room = max(1, min(LONGEST, BLOCK // size)) if self._blocks else 1
-        self._lag = min(LAG, max(2, UNDER_WAY // size))
+        busy = self.engine.threads > 1 or not in_memory
+        self._aside: Aside[Figures] | None = Aside() if busy else None
+        self._room, self._lag = pace(plan, self._blocks)
 
-    def _planner(self, rows: str | None, fields: Iterable[str]) -> Planner:
-        return Planner(
-            self.population,
-            self.spaces,
-            works(self.algorithm),
-            self.seed,
-            rows=rows if rows in ("touched", "held") else self.algorithm.client.rows,
-            memory=bool(jax.tree.leaves(self.shapes.tags.memory)),
-            fields=fields,
-            repeats=self.sampler.by_examples,
-            whole=rows == "all",
-            answers=self.algorithm.answers,
-        )
-
-    def _engine(self, mode: str | int, threads: int | None, key: Key) -> Engine:
-        alone = len(self.eligible) == 1
-        expected = len(self.cohort(0))
-        whole, own = self.devices == 1, 1 if alone else threads
-        uneven = any(work.epochs is not None for work in self.planner.works)
-        mode, cores = choose(mode, own, self.shapes.numbers, expected, whole, uneven)
-        if mode == "debug":
-            return DebugEngine(self.algorithm, self.shapes.tags, key, self.population.clients)
-        if self.devices != 1:
-            some = local_devices(self.devices)
-            return DeviceEngine(self.algorithm, self.shapes.tags, key, mode, some)
-        return Engine(
-            self.algorithm, self.shapes.tags, key, mode, cores, alone, self.shapes.numbers
-        )
-
-    def _make_store(self, place: str | Path) -> RamStore | DiskStore:
-        ids = {name: space.ids for name, space in self.spaces.items()}
-        if str(place).lower() == "ram":
-            return RamStore(self.shapes.make, self.shapes.tags.state, ids)
-        shared = {} if self.planner.whole else self.population.shared(self.model)
-        return DiskStore(self.shapes.make, self.shapes.tags.state, ids, Path(place), shared)
-
-    def _make_memory(self) -> PyTree | DiskMemory:
-        """What clients keep: where the tables are, in device memory or on disk."""
-        tags = self.shapes.tags.memory
-        if isinstance(self._store, RamStore) or not jax.tree.leaves(tags):
-            return self.shapes.first_memory()
-        shapes, folder = self.shapes, self._store.folder
-        like, counts = shapes.memory_like(), shapes.memory_counts()
-        return DiskMemory(tags, like, counts, shapes.first_memory_of, folder)
+    def _begin(self, round: int, totals: dict[str, int]) -> None:
+        """Go on after so many rounds; what was under way, if anything, is of another life."""
+        self.round = self._computed = round  # those that were asked for, those in the store
+        self._totals = dict(totals)
+        self._history = History()
+        self._uncounted: deque[Report] = deque()  # whose bytes are known after the round alone
+        self._pending: deque[Report] = deque()  # that were not checked
+        self._ahead: Ahead | None = None
 
     @property
     def store(self) -> RamStore | DiskStore:
@@ -184,6 +115,16 @@ class Run:
     @memory.setter
     def memory(self, given: PyTree | DiskMemory) -> None:
         self._memory = given
+
+    @property
+    def first_loss(self) -> float | None:
+        """The loss of the first model; None before any client had one."""
+        return self._health.first_loss
+
+    @property
+    def high(self) -> int:
+        """In how many rounds in a row the loss was far too high."""
+        return self._health.high
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -337,69 +278,26 @@ class Run:
                 self._store.state, self._memory, plan
             )
         else:
-            figures = self._step_on_disk(self._store, plan)
+            self._memory, figures = on_disk(self.engine, self._store, self._memory, plan)
         return jax.tree.map(lambda leaf: leaf[None], figures)
 
-    def _step_on_disk(self, store: DiskStore, plan: Plan) -> Figures:
-        """A round on rows, and memories, that are taken from files and put back."""
-        memory, working = self._memory, store.take(plan.shared.union)
-        if isinstance(self._memory, DiskMemory):
-            memory, held = self._memory.take({PER_CLIENT: plan.own.place, **plan.own.held})
-            plan = plan._replace(own=plan.own._replace(held=held))
-        working, memory, figures = self.engine.on_working_set(working, memory, plan)
-        store.put(working)
-        if isinstance(self._memory, DiskMemory):
-            self._memory.put(memory)
-        else:
-            self._memory = memory
-        return figures
-
-    def remembered(self, drawers: dict[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
-        """What clients keep, for a look, and where the ``drawers`` (:mod:`fedslice.round.engine`)
-        that are asked for stand in it."""
-        if isinstance(self.memory, DiskMemory):
-            return self.memory.look(drawers)
-        return self.memory, drawers
-
     def _check(self, report: Report) -> None:
-        """Stop a run that went to infinity, saying what to try."""
+        """Note what a round reported, and stop a run that went to infinity."""
         figures = report.figures
-        loss, start, failed, norm = np.asarray(figures.values).tolist()
+        values = np.asarray(figures.values).tolist()
         moved = report.examples, report.bytes_down, report.sent(figures)
         if self._uncounted and self._uncounted[0] is report:
             self._count(moved)
             self._uncounted.popleft()
-        self._history.add((report.round, report.clients, *moved, loss, start, failed, norm))
-        if self.first_loss is None and failed < report.clients:
-            self.first_loss = start
-        too_high = start > self.stop_above * max(abs(self.first_loss or 0.0), 1e-3)
-        self.high = self.high + 1 if too_high else 0
-        if report.clients and failed == report.clients:
-            reason = f"none of the {report.clients} clients sent a finite update and loss"
-        elif not np.isfinite(norm):
-            reason = "the aggregated update is not finite"
-        elif not np.isfinite(loss):
-            reason = "the cohort's mean loss is not finite"
-        elif self.high == PATIENCE:
-            reason = (
-                f"the training loss {start:.3g} is over {self.stop_above:g} times that of the first"
-                " model"
-            )
-        else:
-            return
-        noisy = (
-            " Noise alone can do this: try larger cohorts, a smaller clip or less noise."
-            if self.algorithm.noise is not None
-            else ""
-        )
-        raise DivergedError(
-            f"training diverged in round {report.round}: {reason}. Try a smaller client learning"
-            " rate (or rate of reconstruction, where local leaves are rebuilt), fewer local steps,"
-            " or a gradient clip (optax.clip_by_global_norm before the client's optimizer). With"
-            " heat correction a row held by one client moves N/K times as far as its update, so it"
-            f" may need a smaller rate than FedAvg.{noisy}"
-            ' engine="debug" (--set engine=debug) names the first client that goes wrong.'
-        )
+        self._history.add((report.round, report.clients, *moved, *values))
+        self._health.judge(report, values, self.stop_above)
+
+    def remembered(self, drawers: dict[str, np.ndarray]) -> tuple[PyTree, dict[str, np.ndarray]]:
+        """What clients keep, for a look, and where the ``drawers`` (of
+        :class:`fedslice.round.plan.Own`) that are asked for stand in it."""
+        if isinstance(self.memory, DiskMemory):
+            return self.memory.look(drawers)
+        return self.memory, drawers
 
     # -- keeping and restoring ---------------------------------------------------------------------
 
@@ -427,15 +325,9 @@ class Run:
         where, self.memory, self.log = checkpoint.read(
             Path(folder), self.identity, self.store, self.memory
         )
-        self._ahead = None
-        self.round, self.first_loss = where["round"], where["first_loss"]
-        self._computed = self.round
-        self._totals = dict(where["totals"])
-        self._uncounted.clear()
-        self._history = History()
+        self._begin(where["round"], where["totals"])
         self.planner.capacity = dict(where["capacity"])
-        self._pending.clear()  # rounds under way are of another life
-        self.high = where["high"]
+        self._health.first_loss, self._health.high = where["first_loss"], where["high"]
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -460,7 +352,7 @@ class Run:
         """The model: dense leaves, and of each table the rows ``ids`` (by space; default: all rows
         anyone holds, or all of them with ``privacy.lazy``)."""
         for space, rows in (ids or {}).items():
-            self._check_rows(space, np.asarray(rows))
+            check_rows(self.model, space, np.asarray(rows))
         given = ids or {}
         wanted = {name: given[name] if name in given else self.listed(name) for name in self.spaces}
         return self.algorithm.server.params(self.store.rows(lambda state: state.server, wanted))
@@ -470,12 +362,7 @@ class Run:
         added where rows are read all of them, for the list would tell who holds what."""
         if self.algorithm.server.noise is None:
             return self.spaces[space].ids
-        if (rows := self.model.tables[space].rows) > WHOLE:
-            raise InputError(
-                f"table {space!r} has {rows:,} rows, all of which have noise: say which ones,"
-                " run.params({space: ids}) or run.table(name, ids)"
-            )
-        return np.arange(rows)
+        return every_row(self.model, space)
 
     def spent(self, delta: float | None = None) -> Guarantee | None:
         """What the rounds so far tell about any one client; None without noise."""
@@ -497,19 +384,6 @@ class Run:
         if name not in self.model.tables:
             raise InputError(f"the model has no table {name!r}, only {sorted(self.model.tables)}")
         return np.asarray(self.params({self.model.space_of[name]: np.asarray(ids)})[name])
-
-    def _check_rows(self, space: str, ids: np.ndarray) -> None:
-        if space not in self.spaces:
-            raise InputError(f"the model has no index space {space!r}, only {sorted(self.spaces)}")
-        size = self.model.tables[space].rows
-        if ids.size and ids.dtype.kind not in "iu":
-            raise InputError(
-                f"rows of table {space!r} are asked for by whole numbers, got {ids.dtype}"
-            )
-        if ids.size and not (ids.min() >= 0 and ids.max() < size):
-            raise InputError(
-                f"table {space!r} has rows 0 to {size - 1}, asked for {ids.min()} to {ids.max()}"
-            )
 
 
 def simulate(
@@ -553,26 +427,3 @@ def simulate(
     return Run(
         algorithm, population, sampler, seed, engine, threads, rows, store, stop_above, devices
     )
-
-
-def checked(algorithm: Algorithm, sampler: Sampler, rows: str | None, seed: int) -> str | None:
-    """Refuse what cannot be simulated; which rows a round goes over."""
-    if rows not in (None, "touched", "held", "all"):
-        raise InputError(f"rows={rows!r}: use 'touched', 'held' or 'all'")
-    if not isinstance(sampler, Sampler):
-        hint = (
-            f"sampling.uniform({sampler})" if isinstance(sampler, int) else "sampling.uniform(50)"
-        )
-        raise InputError(
-            f"sampler={sampler!r} is no sampler: say how clients are drawn, as in sampler={hint}"
-        )
-    check_sampler(algorithm, sampler)
-    whole = any(stage.noise for stage in algorithm.stages)
-    if whole and rows not in (None, "all"):
-        raise InputError(
-            f"rows={rows!r}: noise on some rows alone would name them, and the clients that hold"
-            " them; with differential privacy a round goes over all rows, so leave rows out"
-        )
-    if not 0 <= seed < 2**31:
-        raise InputError(f"seed={seed}: give a whole number from 0 to {2**31 - 1}")
-    return "all" if whole else rows

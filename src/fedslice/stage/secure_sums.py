@@ -12,6 +12,7 @@ Losses and counts that clients report do not go through it (docs/privacy.md).
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from fedslice.stage.fixed import bounded, scale_for
 from fedslice.stage.fixed import decode as from_fixed
 from fedslice.stage.fixed import encode as to_fixed
 from fedslice.stage.gaussian import refuse_extras
-from fedslice.types import Answers, Around, Key, Message, Params, PyTree, Rows, Stage
+from fedslice.types import Answers, Around, Array, Key, Message, Params, PyTree, Rows, Stage
 
 WEIGHT = "weight"  # the extra that carries a client's weight
 
@@ -58,39 +59,12 @@ def secure(
     """
     if heaviest is not None and not heaviest >= 1:
         raise InputError(f"heaviest={heaviest}: the largest weight is at least 1")
-    largest = heaviest or 1.0
     answers = answers or Answers()
     if not all(0 <= p <= 1 for p in answers) or not answers.p5 > 0:
         raise InputError(f"{answers}: four probabilities, with which held rows are taken at times")
-    scale, weight_scale = scale_for(clients, bound * largest), scale_for(clients, largest)
-
-    def encode(offer: PyTree, memory: PyTree, message: Message, key: Key) -> tuple[Message, PyTree]:
-        refuse_extras(message, "through numbers that have no bound")
-        weight = jnp.minimum(message.weight, largest)
-        factor = weight / jnp.maximum(message.weight, 1e-30)
-        most = bound * largest
-        leaves, tree = jax.tree.flatten((message.update, message.extra))
-        whole = []
-        for place, leaf in enumerate(leaves):
-            uniform = jax.random.uniform(jax.random.fold_in(key, place), leaf.shape)
-            within = bounded(factor * leaf, most)  # beyond it by rounding alone
-            if toward_zero:
-                within, uniform = jnp.trunc(within * scale) / scale, jnp.zeros_like(uniform)
-            whole.append(to_fixed(within, uniform, scale))
-        update, extra = jax.tree.unflatten(tree, whole)
-        told = to_fixed(weight, jnp.zeros(()), weight_scale)
-        hidden = jnp.zeros_like(message.weight)
-        return message._replace(update=update, weight=hidden, extra={**extra, WEIGHT: told}), memory
-
-    def decode(state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
-        extra = dict(total.extra)
-        weight = from_fixed(extra.pop(WEIGHT), weight_scale)
-        update, extra = jax.tree.map(lambda q: from_fixed(q, scale), (total.update, extra))
-        update = {
-            name: jax.tree.map(lambda x: x * state[name], leaf) if name in state else leaf
-            for name, leaf in update.items()
-        }
-        return total._replace(update=update, weight=weight, extra=extra), state
+    largest = heaviest or 1.0
+    scales = scale_for(clients, bound * largest), scale_for(clients, largest)
+    point = _FixedPoint(*scales, bound * largest, largest, toward_zero)
 
     def init(params: Params, rows: Rows) -> PyTree:
         """For rows that were left out."""
@@ -98,8 +72,8 @@ def secure(
 
     return Stage(
         init,
-        encode,
-        decode,
+        point.encode,
+        point.decode,
         on_sum=True,
         bound=bound,
         most=clients,
@@ -109,6 +83,52 @@ def secure(
         answers=answers,
         around=partial(_turns, clients),
     )
+
+
+class _FixedPoint(NamedTuple):
+    """Updates of numbers up to ``most``, times weights up to ``largest``, and these weights, as
+    whole numbers of their own scales, and back."""
+
+    scale: float
+    weight_scale: float
+    most: float
+    largest: float
+    toward_zero: bool
+
+    def encode(
+        self, offer: PyTree, memory: PyTree, message: Message, key: Key
+    ) -> tuple[Message, PyTree]:
+        """What a client hands to the sum."""
+        refuse_extras(message, "through numbers that have no bound")
+        weight = jnp.minimum(message.weight, self.largest)
+        factor = weight / jnp.maximum(message.weight, 1e-30)
+        leaves, tree = jax.tree.flatten((message.update, message.extra))
+        whole = [
+            self._whole(factor, leaf, jax.random.fold_in(key, place))
+            for place, leaf in enumerate(leaves)
+        ]
+        update, extra = jax.tree.unflatten(tree, whole)
+        told = to_fixed(weight, jnp.zeros(()), self.weight_scale)
+        hidden = jnp.zeros_like(message.weight)
+        return message._replace(update=update, weight=hidden, extra={**extra, WEIGHT: told}), memory
+
+    def _whole(self, factor: Array, leaf: Array, key: Key) -> Array:
+        uniform = jax.random.uniform(key, leaf.shape)
+        within = bounded(factor * leaf, self.most)  # beyond it by rounding alone
+        if self.toward_zero:
+            within, uniform = jnp.trunc(within * self.scale) / self.scale, jnp.zeros_like(uniform)
+        return to_fixed(within, uniform, self.scale)
+
+    def decode(self, state: PyTree, total: Message, key: Key) -> tuple[Message, PyTree]:
+        """What the server reads in the sum; ``state`` has what rows are multiplied by."""
+        extra = dict(total.extra)
+        weight = from_fixed(extra.pop(WEIGHT), self.weight_scale)
+        update, extra = jax.tree.map(lambda q: from_fixed(q, self.scale), (total.update, extra))
+        update = {
+            name: jax.tree.map(lambda x: x * state[name], leaf) if name in state else leaf
+            for name, leaf in update.items()
+        }
+        return total._replace(update=update, weight=weight, extra=extra), state
 
 
 def _turns(most: int, cohort: Around) -> tuple[int, int]:
