@@ -112,7 +112,7 @@ def test_a_coefficient_unlike_the_weights_needs_the_sampler() -> None:
 def test_the_command_line_chooses_the_right_pair(name: str) -> None:
     """``--set sampler=weighted`` alone; asking for weights by examples after it is refused."""
     task = fs.tasks.quadratic.random_quadratic(clients=6, rows=5, seed=2).task
-    heat = ["heat=yes"] if name != "fedavg" and "heat" in find_method(name).parts else []
+    heat = ["heat=yes"] if name != "fedavg" and "heat" in find_method(name).additions else []
     settings = settings_for(task, name, ["cohort=4", "sampler=weighted", *heat])
     assert settings.values.get("weights", "uniform") == "uniform"  # q-FFL has weights of its own
     method = find_method(name).build(task, settings)
