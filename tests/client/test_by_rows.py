@@ -311,3 +311,22 @@ def test_gradients_of_matrices_are_products_and_not_their_transposes() -> None:
     )
     assert turned.count("dot_general") == plain.count("dot_general") == 8
     assert (turned.count("transpose"), plain.count("transpose")) == (1, 5)  # what is left: two.T
+
+
+@pytest.mark.parametrize("shape", [(33,), (7, 9), (80, 40), (4095,), (0,), (32,), (4096,)])
+def test_small_sums_of_all_numbers_are_made_by_halves(shape: tuple[int, ...]) -> None:
+    """Right to the last bit but one, where one by one would lose more; whole numbers are exact."""
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    total = by_rows(lambda x: (jnp.sum(x * 1.0), jnp.sum(jnp.abs(x), 0)))
+    found, over_first = jax.jit(total)(values)
+    near = 4 * np.finfo(np.float32).eps * np.abs(values.astype(float)).sum()
+    assert abs(float(found) - values.astype(float).sum()) <= near
+    np.testing.assert_allclose(over_first, np.abs(values).sum(0), rtol=1e-5)
+    sums = [
+        each for each in equations(jax.make_jaxpr(total)(values).jaxpr) if "reduce" in str(each)
+    ]
+    sizes = [each.invars[0].aval.size for each in sums if len(each.outvars[0].aval.shape) == 0]
+    assert sizes
+    assert all(size <= 32 or size >= 4096 for size in sizes)
+    counts = np.ones(shape, np.int32)
+    assert int(jax.jit(by_rows(jnp.sum))(counts)) == counts.size

@@ -16,6 +16,7 @@ optimizer or the algorithm, and nothing is refused: momentum, weight decay, a pr
 of the table go over all rows, because they must.  Rows that come twice in a batch are added one by
 one, not their sum, so results agree to rounding."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from fedslice.client import pairwise
 from fedslice.client.product import Product
 from fedslice.client.sparse import Rows, Same, Sparse
 from fedslice.types import Array
@@ -240,10 +242,12 @@ def _zero_to_zero(equation: JaxprEqn, *values: Value) -> Value:
 
 
 def _sum(equation: JaxprEqn, value: Value) -> Array | None:
-    """The sum over rows."""
-    if not isinstance(value, Sparse) or 0 not in equation.params["axes"] or value.merged is None:
-        return None
-    return _bind(equation, value.merged.rows[0].values)
+    """The sum over rows, or of all numbers of a small array."""
+    axes, kind = equation.params["axes"], _type(equation.invars[0])
+    if isinstance(value, Sparse) and 0 in axes and value.merged is not None:
+        return _bind(equation, value.merged.rows[0].values)
+    small = pairwise.between(math.prod(kind.shape)) and jnp.issubdtype(kind.dtype, jnp.floating)
+    return pairwise.in_halves(_whole(value)) if small and len(axes) == len(kind.shape) else None
 
 
 def _product(equation: JaxprEqn, left: Value, right: Value) -> Value:

@@ -159,8 +159,10 @@ class Engine:
     def _size(self, clients: int) -> int:
         """How many clients train at a time where messages are added as they come; 0: the cohort is
         small enough for all, or their sum would not do."""
-        size = cut(clients, self.threads, self.most, self.unit) if self.most else 0
-        return size if size * self.threads < clients else 0
+        if not 0 < self.most < clients:
+            return 0
+        size = cut(clients, self.threads, self.most, self.unit)
+        return size if size < clients else 0
 
     def _added(
         self,
