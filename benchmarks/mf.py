@@ -175,7 +175,7 @@ def evaluation(people, run):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=40, help="at a turn (default: 40)")
     options = parser.parse_args()
     people = raters()
     print(
