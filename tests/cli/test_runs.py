@@ -210,27 +210,20 @@ def test_a_signal_before_training_says_so(
     assert "no round was under way" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_compare_that_is_stopped_names_its_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    jobs: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Side by side, the signal is heard some rounds later."""
     signalled(monkeypatch, signal.SIGINT, 3)
-    assert (
-        main(
-            [
-                "compare",
-                "example1",
-                "fedavg",
-                "fedsubavg",
-                "--rounds",
-                "4",
-                "--out",
-                str(tmp_path / "c"),
-            ]
-        )
-        == 130
-    )
+    given = ["compare", "example1", "fedavg", "fedsubavg", "--rounds", "2000", "--jobs", jobs]
+    assert main([*given, "--out", str(tmp_path / "c")]) == 130
     assert f"with --out {tmp_path / 'c'} goes on" in capsys.readouterr().err
     assert (tmp_path / "c" / "fedavg-seed0" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "c" / "table.txt").exists()
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
