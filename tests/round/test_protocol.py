@@ -67,7 +67,7 @@ METHODS = {**RECIPES, "lazy-noise": lazy_noise, **CODES}
 NAMES = [name for name in METHODS if name != "central"]  # which no client ever runs
 # of a recipe that is there with another option, too
 AGAIN = {"fedavg", "fedavg-weighted", "fedsubavg", "fedsubavg-adam", "fedsgd", "fedexp"}
-AGAIN |= {"fedrecon", "maml-full"}
+AGAIN |= {"fedrecon", "maml-full", "sign", "random"}
 
 
 class Careful(Wire):
