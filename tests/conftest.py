@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import pytest
 
-ROOMY = 700 << 20  # bytes that a process may have before it lets go of compiled code,
+ROOMY = 560 << 20  # bytes that a process may have before it lets go of compiled code,
 MORE = 50 << 20  # and by which it grows at least from one time to the next
 # The emitters that work operation by operation compile small programs in half the time.  Without
 # fused multiply-add a product is rounded before it is added to, whatever the program around it: in
