@@ -14,9 +14,12 @@ def splitmix(x: np.ndarray) -> np.ndarray:
     >>> splitmix(np.array([0, 1], np.uint64)).tolist()
     [0, 6238072747940578789]
     """
-    x = (x ^ (x >> S30)) * MIX1
-    x = (x ^ (x >> S27)) * MIX2
-    return np.asarray(x ^ (x >> S31))
+    x = x ^ (x >> S30)  # a new array, which changes in place from here on
+    x *= MIX1
+    x ^= x >> S27
+    x *= MIX2
+    x ^= x >> S31
+    return np.asarray(x)
 
 
 def uniform(who: np.ndarray, *what: int) -> np.ndarray:

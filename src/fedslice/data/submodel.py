@@ -17,6 +17,8 @@ WHOLE = 1 << 27  # rows of a table that a round may go through one by one
 CHUNK = 1 << 22  # ids sorted at once: bounds the memory, and short sorts are faster
 LISTED = 1 << 24  # rows of a table up to which the slot of each is in a list
 NEAR = 1 << 19  # entries of a list that stays in a core's cache: one with more is slow to read
+NARROW = 1 << 15  # rows of a client up to which half as many bytes hold a position: a round reads
+# positions all over the population, and waits for the memory more than it computes
 
 Room: TypeAlias = Callable[[str, Any, tuple[int, ...]], np.ndarray]
 """Makes an array by what it is for, type and shape: in memory, or in a mapped file."""
@@ -34,7 +36,7 @@ class Submodels(NamedTuple):
     ids: np.ndarray  # int64 [slots]: row ids, ascending
     slots: np.ndarray  # int32: the S(i), one after the other, each ascending
     offsets: np.ndarray  # int64 [clients + 1]: where each S(i) starts in slots
-    # for each field, as its column: position inside S(i), -1 for padding
+    # for each field, as its column: position inside S(i), -1 for padding; int16 or int32
     positions: Mapping[str, np.ndarray]
 
     @property
@@ -109,6 +111,8 @@ def index(
         sizes.append(count)
     ids, slots = _slots(held[:total], rows, room)
     ends = np.append(0, np.cumsum(np.concatenate(sizes))) if sizes else np.zeros(1, np.int64)
+    if room is in_memory and np.diff(ends).max(initial=0) <= NARROW:
+        positions = {name: place.astype(np.int16) for name, place in positions.items()}
     return Submodels(
         ids, slots, ends, {name: positions[name].reshape(columns[name].shape) for name in columns}
     )

@@ -392,7 +392,7 @@ class _Lay:
         some: np.ndarray | None = None,
     ) -> np.ndarray:
         """One value for each row, or ``some`` rows, of a client; ``past`` elsewhere."""
-        where = (self.stand * width).take(touched.owner) + touched.rank
+        where = np.repeat(self.stand * width, touched.counts) + touched.rank
         found = np.full(self.shape[0] * self.shape[1] * width, past, np.int32)
         if some is None:
             found[where] = values

@@ -122,11 +122,11 @@ class Toucher:
         first = np.append(np.searchsorted(touched, start), len(touched))
         count = np.diff(first)
         owner = np.repeat(np.arange(len(count)), count)
-        rank = np.arange(len(touched), dtype=np.int32) - first.astype(np.int32).take(owner)
+        rank = np.arange(len(touched), dtype=np.int32) - np.repeat(first[:-1].astype("i4"), count)
         renumber = np.full(total + 1, -1, np.int32)
         renumber[touched] = rank
         fields = [{field: renumber.take(key) for field, key in keys.items()} for keys in phases]
-        held = touched + (begin - start).take(owner)
+        held = touched + np.repeat(begin - start, count)
         ends = first[turns.ends]
         unions, place = self._unions(self.space.slots.take(held), ends)
         if taken is not None:
@@ -173,7 +173,7 @@ class Toucher:
         for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             some, number = slots[start:stop], counting[: stop - start]
             scratch[some] = number  # the last writer of a slot stands for it
-            distinct = some.take(np.flatnonzero(scratch.take(some) == number))
+            distinct = some.compress(scratch.take(some) == number)
             scratch[distinct] = counting[: len(distinct)]
             unions.append(distinct)
             scratch.take(some, out=places[start:stop], mode="clip")

@@ -31,7 +31,7 @@ class Ahead:
         self.rounds, self._plans = block.rounds, [block.plans]
         self.asked = self.done = 0
         self._found: list[tuple[int, Wait]] = []  # of each call the end, and its figures
-        self._read: dict[int, Figures] = {}
+        self._read: dict[int, list[Figures]] = {}
 
     @property
     def full(self) -> bool:
@@ -64,12 +64,14 @@ class Ahead:
             self._found.append((self.done, wait))
 
     def figures(self, turn: int) -> Figures:
-        """Of one round; waits for it."""
+        """Of one round; waits for it.  Those of all rounds of a call are read at once."""
         self.compute()
         call = next(place for place, (stop, _) in enumerate(self._found) if turn < stop)
         if call not in self._read:
-            self._read[call] = jax.tree.map(np.asarray, self._found[call][1]())
-        return jax.tree.map(lambda leaf: leaf[turn], self._read[call])
+            found = jax.tree.map(np.asarray, self._found[call][1]())
+            rows = zip(found.values, *found.items, strict=True)
+            self._read[call] = [Figures(values, tuple(items)) for values, *items in rows]
+        return self._read[call][turn]
 
 
 def pace(plan: Plan, blocks: bool) -> tuple[int, int]:

@@ -4,9 +4,8 @@ It is judged by the loss of the cohort's first batches, which is the global mode
 overshoot where the average of their ends does not.
 """
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from fedslice.errors import DivergedError
 from fedslice.simulation.report import Report
@@ -32,9 +31,9 @@ class Health:
         self.high = self.high + 1 if too_high else 0
         if report.clients and failed == report.clients:
             reason = f"none of the {report.clients} clients sent a finite update and loss"
-        elif not np.isfinite(norm):
+        elif not math.isfinite(norm):
             reason = "the aggregated update is not finite"
-        elif not np.isfinite(loss):
+        elif not math.isfinite(loss):
             reason = "the cohort's mean loss is not finite"
         elif self.high == PATIENCE:
             reason = (
