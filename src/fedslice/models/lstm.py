@@ -107,20 +107,22 @@ def _backward(saved: Saved, outer: Array) -> tuple[Layer, Array]:
         into * (1 - new * new),
     )
     factor, leak = jnp.concatenate(factors, 2), out * (1 - bent * bent)
+    after = jnp.pad(keep[1:], ((0, 1), (0, 0), (0, 0)))  # c'_{t+1} is kept, not multiplied: a
+    # step is a kernel less, and so few are run without a scheduler
     turned = layer["hidden"].T
 
     def step(
         carry: tuple[Array, Array], now: tuple[Array, ...]
     ) -> tuple[tuple[Array, Array], Array]:
         d_hidden, d_cell = carry
-        outer, factor, leak, keep = now
+        outer, factor, leak, after = now
         d_hidden = d_hidden + outer
-        d_cell = d_cell + d_hidden * leak
+        d_cell = d_cell * after + d_hidden * leak
         d_z = factor * jnp.concatenate([d_cell, d_cell, d_hidden, d_cell], axis=1)
-        return (d_z @ turned, d_cell * keep), d_z
+        return (d_z @ turned, d_cell), d_z
 
     zero = jnp.zeros((batch, size), hidden.dtype)
-    _, d_z = jax.lax.scan(step, (zero, zero), (outer, factor, leak, keep), reverse=True)
+    _, d_z = jax.lax.scan(step, (zero, zero), (outer, factor, leak, after), reverse=True)
     d_z = d_z.reshape(length * batch, 4 * size)
     previous = jnp.pad(hidden[:-1], ((1, 0), (0, 0), (0, 0))).reshape(length * batch, size)
     flat = inputs.reshape(length * batch, inputs.shape[2])
