@@ -4,6 +4,7 @@ Parsed data: each test its own."""
 import ctypes
 import gc
 import os
+import sys
 import tempfile
 import threading
 import zlib
@@ -133,6 +134,10 @@ class Memory:
         """After each test."""
         if resident() < self.limit:
             return
+        generated.cache_clear()
+        program = sys.modules.get("fedslice.round.program")
+        for kept in (program._PROGRAMS.kept, program._ONCE.kept) if program else ():
+            kept.clear()  # before JAX's caches: programs that somebody holds stay in memory
         jax.clear_caches()
         gc.collect()
         with suppress(OSError, AttributeError):  # glibc keeps what was freed, unless it is told

@@ -423,8 +423,8 @@ def test_json_that_is_not_leaf(folder: Path, content: bytes, message: str) -> No
 def test_a_packed_file_may_not_fill_the_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """60 MB of nothing in 60 kB, with a bound of 10 MB: it stops there, in a zip and with gzip."""
-    nothing = b"user,item\n" * (6 << 20)
+    """20 MB of nothing in 20 kB, with a bound of 10 MB: it stops there, in a zip and with gzip."""
+    nothing = b"user,item\n" * (2 << 20)
     with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.csv", nothing)
     write(folder, {"a.csv.gz": gzip.compress(nothing)})
@@ -563,8 +563,8 @@ def test_parquet_that_is_no_table_of_posts(folder: Path) -> None:
 
 
 def test_endless_fields_and_lines_are_refused_in_short(folder: Path) -> None:
-    """Of 5 MB that are wrong a message shows the beginning."""
-    long = b"x" * 5_000_000
+    """Of 2 MB that are wrong a message shows the beginning."""
+    long = b"x" * 2_000_000
     cases: list[tuple[Callable[..., dict[str, bytes]], Callable[[Path], object], str, bytes]] = [
         (right_ratings, ratings.read, "ratings.dat", long),
         (right_ratings, ratings.read, "movies.dat", long),
