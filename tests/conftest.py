@@ -18,7 +18,7 @@ import jax
 import pytest
 
 ROOMY = 560 << 20  # bytes that a process may have before it lets go of compiled code,
-MORE = 50 << 20  # and by which it grows at least from one time to the next
+MORE = 30 << 20  # and by which it grows at least from one time to the next
 # The emitters that work operation by operation compile small programs in half the time.  Without
 # fused multiply-add a product is rounded before it is added to, whatever the program around it: in
 # some programs the compiler would contract the two and in others not, and a client alone could

@@ -26,6 +26,7 @@ _MOVES = (0.55, 0.25, 0.15, 0.05)
 _OWN, _HABIT, _NAMES, _NUMBERS = 8, 0.1, 0.03, 0.0002  # words of one's own; shares of the words
 # words in a line, in the mean and at most; lines in a speech
 _LINE, _LONGEST, _SPEECH = (7.8, 14, 3.5)
+_SPAN = 1 << 15  # lines spelled at once
 _ENDS = (",", ".", ";", ":", "!", "?", "")
 _ONSETS = ("t", "s", "h", "w", "m", "b", "n", "th", "f", "l", "c", "d", "st", "g", "p", "r",
            "k", "sh", "v", "ch", "j", "qu", "z", "y", "x")  # fmt: skip
@@ -48,16 +49,22 @@ def generate(seed: int = 0, scale: float = 1.0) -> list[str]:
     lengths = rng.permutation(_lengths(roles, _CHARACTERS * scale * min(1, scale**0.5)))
     role = np.repeat(np.arange(roles), lengths // 20 + 2)  # of each line: twice as many as needed
     words = _write(rng, role, roles)
-    tail = _tails(rng, role, words)
-    spelled = np.concatenate([_lexicon(rng)[words], tail], axis=2)
-    first = spelled[:, 0, 0]
-    # a capital
-    spelled[:, 0, 0] = np.where((first >= ord("a")) & (first <= ord("z")), first - 32, first)
-    there = spelled != 0
-    ends = np.cumsum(np.bincount(role, there.sum((1, 2)), minlength=roles)).astype(np.int64)
+    tails = _tails(rng, role, words)
+    lexicon = _lexicon(rng)
+    parts, characters = [], np.empty(len(role), np.int64)
+    for start in range(0, len(role), _SPAN):
+        span = slice(start, start + _SPAN)
+        spelled = np.concatenate([lexicon[words[span]], tails[span]], axis=2)
+        first = spelled[:, 0, 0]
+        # a capital
+        spelled[:, 0, 0] = np.where((first >= ord("a")) & (first <= ord("z")), first - 32, first)
+        there = spelled != 0
+        characters[span] = there.sum((1, 2))
+        parts.append(spelled[there].tobytes())
+    text = b"".join(parts).decode("ascii")
+    ends = np.cumsum(np.bincount(role, characters, minlength=roles)).astype(np.int64)
     starts = np.append(0, ends[:-1])
     stops = np.minimum(ends, starts + lengths - 1)
-    text = spelled[there].tobytes().decode("ascii")
     return [
         "\x02" + text[start:stop]
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
@@ -86,13 +93,13 @@ def _lengths(roles: int, total: float) -> np.ndarray:
 
 
 def _write(rng: np.random.Generator, role: np.ndarray, roles: int) -> np.ndarray:
-    """int64 [lines, 14]: words by number, -1 after the end of the line."""
+    """int16 [lines, 14]: words by number, -1 after the end of the line."""
     zipf = np.cumsum(np.arange(1, _WORDS + 1) ** -_ZIPF)
     moves = np.stack([rng.permutation(_CLASSES) for _ in _MOVES])
     own = rng.integers(_CLASSES * _WORDS, size=(roles, _OWN))
     play = rng.integers(_PLAYS, size=roles)
     count = np.minimum(1 + rng.poisson(rng.uniform(0.75, 1.25, roles)[role] * _LINE - 1), _LONGEST)
-    words = np.empty((len(role), _LONGEST), np.int64)
+    words = np.empty((len(role), _LONGEST), np.int16)
     kind = rng.integers(_CLASSES, size=len(role))
     for place in range(_LONGEST):
         kind = moves[rng.choice(len(_MOVES), len(role), p=_MOVES), kind]
@@ -106,7 +113,7 @@ def _write(rng: np.random.Generator, role: np.ndarray, roles: int) -> np.ndarray
             _CLASSES * _WORDS + _PLAYS * _CAST + (10 * rng.random(len(role)) ** 3).astype(np.int64)
         )
         words[:, place] = np.where(chance > 1 - _NUMBERS, number, word)
-    return np.where(np.arange(_LONGEST) < count[:, None], words, -1)
+    return np.where(np.arange(_LONGEST) < count[:, None], words, np.int16(-1))
 
 
 def _tails(rng: np.random.Generator, role: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -115,12 +122,12 @@ def _tails(rng: np.random.Generator, role: np.ndarray, words: np.ndarray) -> np.
     table = _bytes(
         ["", " ", ", ", *(end + "\n" for end in _ENDS), *(end + "\x03\x02" for end in _ENDS)], 3
     )
-    kinds = np.where(rng.random(words.shape) < 0.06, 2, 1)
+    kinds = np.where(rng.random(words.shape) < 0.06, np.int8(2), np.int8(1))
     habits = np.cumsum(rng.dirichlet(np.ones(len(_ENDS)), role[-1] + 1), axis=1)[role]
     end = np.minimum((habits < rng.random((len(role), 1))).sum(axis=1), len(_ENDS) - 1)
     last = (words >= 0).sum(axis=1) - 1
     kinds[np.arange(len(role)), last] = 3 + end + len(_ENDS) * (rng.random(len(role)) < 1 / _SPEECH)
-    return table[np.where(words < 0, 0, kinds)]
+    return table[np.where(words < 0, np.int8(0), kinds)]
 
 
 def _lexicon(rng: np.random.Generator) -> np.ndarray:
