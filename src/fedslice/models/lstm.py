@@ -107,8 +107,9 @@ def _backward(saved: Saved, outer: Array) -> tuple[Layer, Array]:
         into * (1 - new * new),
     )
     factor, leak = jnp.concatenate(factors, 2), out * (1 - bent * bent)
-    after = jnp.pad(keep[1:], ((0, 1), (0, 0), (0, 0)))  # c'_{t+1} is kept, not multiplied: a
-    # step is a kernel less, and so few are run without a scheduler
+    # f_{t+1}, for the step that adds to c'_{t+1} f_{t+1}: as a product of its own at the end of the
+    # step before, it took a kernel more
+    after = jnp.pad(keep[1:], ((0, 1), (0, 0), (0, 0)))
     turned = layer["hidden"].T
 
     def step(
