@@ -114,10 +114,12 @@ class Evaluator:
         """The figures over all examples alone, or some of them: all that a curve needs, for a part
         of the time."""
         owners, clients = self.population.owners, len(self.population)
-        return {
-            name: _pooled(self.model.figures[name], pair, owners, clients)
-            for name, pair in self.numbers(params, names).items()
-        }
+        parts, room, found = self._scored(params), None, {}
+        for name in self.model.figures if names is None else names:
+            room = joined(parts, name, room)  # new memory for each would take as long as the sums
+            metric, pair = self.model.figures[name], room[:, : len(owners)]
+            found[name] = _pooled(metric, pair, owners, clients)
+        return found
 
     def tallied(self, numbers: Mapping[str, Any]) -> Scores:
         """The figures of what :meth:`numbers` gave."""
@@ -125,18 +127,25 @@ class Evaluator:
 
     def numbers(self, params: Params, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """``model.measure`` of every example: of each figure, or some, a pair, [2, examples]."""
-        whole = {**params, **self.model.fresh(jax.random.key(0))}
-        parts = [self.score(whole, chunk) for chunk in self.chunks]
+        parts = self._scored(params)
         return {
             name: joined(parts, name)[:, : self.population.examples]
             for name in (self.model.figures if names is None else names)
         }
 
+    def _scored(self, params: Params) -> list[dict[str, Any]]:
+        """``model.measure`` of each chunk."""
+        whole = {**params, **self.model.fresh(jax.random.key(0))}
+        return [self.score(whole, chunk) for chunk in self.chunks]
 
-def joined(parts: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """The pairs of one figure of all examples, [2, examples], given in parts."""
+
+def joined(
+    parts: Sequence[Mapping[str, Any]], name: str, room: np.ndarray | None = None
+) -> np.ndarray:
+    """The pairs of one figure of all examples, [2, examples], given in parts; in ``room``, if that
+    is given."""
     ends = np.cumsum([0, *(len(part[name][0]) for part in parts)])
-    whole = np.empty((2, ends[-1]))
+    whole = np.empty((2, ends[-1])) if room is None else room
     for part, start, stop in zip(parts, ends[:-1], ends[1:], strict=True):
         whole[0, start:stop], whole[1, start:stop] = part[name]
     return whole
