@@ -43,6 +43,9 @@ FIRST = (
     "tests/round/test_protocol.py",
     "tests/recipes/test_laws.py",
 )
+# Then come those that make large data, while the workers are small: what tests leave behind between
+# the blocks that they free adds up.
+LARGE = ("tests/tasks/", "tests/files/", "tests/data/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,7 +69,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(FIRST)))
+
+    def place(item: pytest.Item) -> int:
+        large = item.nodeid.startswith(LARGE)
+        return places.get(item.nodeid.partition("::")[0], len(FIRST) + (not large))
+
+    items.sort(key=place)
 
 
 def compiled(root: Path) -> Path:
