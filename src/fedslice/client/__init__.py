@@ -13,7 +13,7 @@ from fedslice.client.interpolation import interpolate as interpolate
 from fedslice.client.keeping import keep as keep
 from fedslice.client.lagrangian import dynamic as dynamic
 from fedslice.client.meta import maml as maml
-from fedslice.client.personal import ditto as ditto
+from fedslice.client.own_model import ditto as ditto
 from fedslice.client.posteriors import posterior as posterior
 from fedslice.client.reconstructing import reconstruct as reconstruct
 from fedslice.client.transforms import by_round as by_round

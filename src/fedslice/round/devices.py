@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedslice.errors import InputError
+from fedslice.round.dividing import filled_up
 from fedslice.round.engine import Engine
-from fedslice.round.parts import filled_up
 from fedslice.round.plan import Own
 from fedslice.round.protocol import Tags
 from fedslice.types import Algorithm, Key

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from fedslice.round.adding import PART, Sums, cut
+from fedslice.round.dividing import joined, parted
 from fedslice.round.figures import Figures, Items
 from fedslice.round.mode import check_mode
-from fedslice.round.parts import joined, parted
 from fedslice.round.plan import Own, Plan, Shared
 from fedslice.round.program import Compiled, once
 from fedslice.round.protocol import Tags
