@@ -152,3 +152,17 @@ def test_rounds_over_all_rows_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.whole(6).slots.tolist() == [2, 5, 2]
     with pytest.raises(InputError, match="7 rows is too large for rounds over all of its rows"):
         found.whole(7)
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(1 << 15, np.int16), ((1 << 15) + 1, np.int32)])
+def test_positions_are_as_wide_as_the_largest_client_needs(rows: int, kind: type) -> None:
+    """Two clients: one holds all of the rows, and a padded example; the other three of them."""
+    few = np.array([5, 2, rows - 1])
+    item = np.concatenate([np.arange(rows)[::-1], [-1], few])
+    space = index({"item": item}, np.array([0, rows + 1, rows + 4]), rows)
+    position = space.positions["item"]
+    assert position.dtype == kind
+    np.testing.assert_array_equal(position[:rows], np.arange(rows)[::-1])
+    assert position[rows:].tolist() == [-1, 1, 0, 2]
+    owners = np.repeat([0, 1], [rows + 1, 3])
+    np.testing.assert_array_equal(space.global_slots("item", owners), item)
